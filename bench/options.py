@@ -1,0 +1,38 @@
+"""What every measurement is told, and what each gives back."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bench.contenders import ALL, Contender
+from bench.results import Row, Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """``chunks`` is at most how many to time of each case, 0 for as many as the case says."""
+
+    is_quick: bool = False
+    rounds: int = 3
+    chunks: int = 0
+    contenders: Sequence[Contender] = tuple(ALL.values())
+    cases: Sequence[str] = ()
+
+    def with_contenders(self, chosen: Sequence[Contender]) -> Options:
+        return dataclasses.replace(self, contenders=chosen)
+
+    def say(self, text: str) -> None:
+        """One line of progress."""
+        print(text, file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass
+class Finding:
+    """Lines of the Speed table, other tables, and every single time for the JSON file."""
+
+    rows: list[Row]
+    tables: list[Table]
+    details: Any

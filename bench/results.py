@@ -1,0 +1,128 @@
+"""What a measurement found, and how it is shown: a table on the terminal or in Markdown, and JSON files."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from bench.processes import RESULTS
+
+_PACKAGES = ("resolute", "torch", "lightning", "accelerate", "transformers", "safetensors")
+
+
+@dataclasses.dataclass
+class Row:
+    """One line of the Speed table. Smaller is better everywhere; ``unit`` is "×" for ratios to bare."""
+
+    case: str
+    unit: str
+    bare: float
+    ours: float | None
+    bar: float | None
+    peers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def best_peer(self) -> tuple[str, float] | None:
+        """The peer with the smallest number."""
+        return min(self.peers.items(), key=lambda peer: peer[1]) if self.peers else None
+
+    @property
+    def verdict(self) -> str:
+        if self.ours is None or self.bar is None:
+            return ""
+        return "pass" if self.ours <= self.bar else "FAIL"
+
+
+@dataclasses.dataclass
+class Table:
+    """Any other finding: a title, a heading, lines."""
+
+    title: str
+    heading: list[str]
+    lines: list[list[str]]
+
+
+def speed_table(rows: Sequence[Row]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row.peers))
+    heading = ["case", "bare", "ours", "best peer", *names, "bar", "verdict"]
+    return Table("Speed", heading, [_line(row, names) for row in rows])
+
+
+def _line(row: Row, names: list[str]) -> list[str]:
+    best = row.best_peer
+    return [
+        row.case,
+        _show(row.bare, row.unit),
+        _show(row.ours, row.unit),
+        f"{_show(best[1], row.unit)} {best[0]}" if best else "–",
+        *(_show(row.peers.get(name), row.unit) for name in names),
+        f"≤ {_show(row.bar, row.unit)}" if row.bar is not None else "–",
+        f"{row.verdict}{' (' + row.note + ')' if row.note else ''}",
+    ]
+
+
+def _show(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
+    if unit == "×":
+        return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"{value:.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
+
+
+def as_text(table: Table) -> str:
+    """Columns in line."""
+    everything = [table.heading, *table.lines]
+    widths = [max(len(line[column]) for line in everything) for column in range(len(table.heading))]
+    shown = [
+        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in cells).rstrip()
+        for cells in (enumerate(zip(line, widths)) for line in everything)
+    ]
+    return "\n".join([table.title, "", shown[0], "-" * len(shown[0]), *shown[1:]])
+
+
+def as_markdown(table: Table) -> str:
+    ours = table.heading.index("ours") if "ours" in table.heading else -1
+    lines = [[f"**{c}**" if i == ours else c for i, c in enumerate(line)] for line in table.lines]
+    return "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in [table.heading, ["---"] * len(table.heading), *lines]
+    )
+
+
+def surroundings() -> dict[str, Any]:
+    """Where and with what it was measured."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "versions": versions,
+    }
+
+
+def write(name: str, rows: Sequence[Row], tables: Sequence[Table], details: Any) -> pathlib.Path:
+    """Keep a measurement, with every single time, as ``results/<name>.json``."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    document = {
+        "surroundings": surroundings(),
+        "rows": [{**dataclasses.asdict(row), "verdict": row.verdict} for row in rows],
+        "tables": [dataclasses.asdict(table) for table in tables],
+        "details": details,
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path

@@ -1,0 +1,36 @@
+"""What a training process can do, wherever it runs: metrics, checkpoints, preemption, ranks. Needs no torch.
+
+>>> from determined import core
+>>> core.Unit.EPOCHS.value
+'EPOCHS'
+"""
+
+from __future__ import annotations
+
+from determined.core.checkpoint import CheckpointContext, DownloadMode
+from determined.core.connect import init
+from determined.core.context import Context, ExperimentalCoreContext
+from determined.core.preempt import PreemptContext, PreemptMode
+from determined.core.profiler import ProfilerContext
+from determined.core.ranks import DistributedContext
+from determined.core.searcher import SearcherContext, SearcherMode, SearcherOperation, Unit
+from determined.core.train import EarlyExitReason, TensorboardMode, TrainContext
+
+__all__ = [
+    "CheckpointContext",
+    "Context",
+    "DistributedContext",
+    "DownloadMode",
+    "EarlyExitReason",
+    "ExperimentalCoreContext",
+    "PreemptContext",
+    "PreemptMode",
+    "ProfilerContext",
+    "SearcherContext",
+    "SearcherMode",
+    "SearcherOperation",
+    "TensorboardMode",
+    "TrainContext",
+    "Unit",
+    "init",
+]

@@ -1,0 +1,539 @@
+"""From where this process finds itself to a Context: the one place that asks what it was started by."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from determined import errors
+from determined.core import beats as beats_file
+from determined.core import checkpoint_journal, cluster_info, environment
+from determined.core.checkpoint import CheckpointContext, Found, read_metadata
+from determined.core.checkpoint_journal import Journal, best
+from determined.core.code_capture import CodeCapture
+from determined.core.console import REDRAW_SECONDS, Console
+from determined.core.context import Context, Parts
+from determined.core.preempt import PreemptContext, PreemptMode
+from determined.core.profiler import ProfilerContext
+from determined.core.ranks import DistributedContext
+from determined.core.reporter import Reporter
+from determined.core.run_folder import RunFolder, RunLabel, runs_in, safe_name
+from determined.core.searcher import SearcherContext
+from determined.core.sinks import JsonLines, MetricSink, Row, TensorBoardEvents
+from determined.core.train import TensorboardMode, TrainContext
+from determined.storage import base
+from determined.storage.build import build_storage
+from determined.storage.folder import FolderStorage
+
+if TYPE_CHECKING:
+    StorageWish = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
+
+LATEST = "latest"
+# Without a seed in the config, runs repeat each other: that is what whoever compares two runs hopes for.
+DEFAULT_SEED = 0
+
+
+def init(
+    *,
+    distributed: DistributedContext | None = None,
+    checkpoint_storage: StorageWish = None,
+    preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
+    config: dict[str, Any] | None = None,
+    hparams: dict[str, Any] | None = None,
+    name: str | None = None,
+    latest_checkpoint: str | None = None,
+) -> Context:
+    """Connect this process with what it was started by, or make a run of its own; every rank calls this.
+
+    ``distributed`` is made from torchrun's environment when that is there. ``checkpoint_storage`` is a folder, or a
+    section as in a config; by default checkpoints go into the run's folder. ``latest_checkpoint`` ("latest", an id or
+    a path) goes on with the run that checkpoint is of.
+    """
+    environ = os.environ
+    owns_distributed = distributed is None
+    if distributed is None:
+        has_ranks = "RANK" in environ and "WORLD_SIZE" in environ
+        distributed = DistributedContext.from_torch_distributed() if has_ranks else DistributedContext()
+    is_chief = distributed.rank == 0
+    wish = _Wish(config, hparams, name, latest_checkpoint, checkpoint_storage)
+    beats = beats_file.open_beats(environ.get("DET_BEATS"), distributed.local_rank)
+    console = Console(
+        is_live=_is_live(environ),
+        speaker="" if is_chief else f"rank {distributed.rank}: ",
+        count=lambda: beats_file.batches_done(beats[0]),
+    )
+    desk = _Desk(distributed, console, environ, wish)
+    facts = desk.from_chief(desk.open_run)
+    run = desk.attach(facts)
+    storage = build_storage(checkpoint_storage) if checkpoint_storage is not None else FolderStorage(run.checkpoints)
+    checkpoint = CheckpointContext(
+        distributed,
+        storage,
+        run.journal,
+        console,
+        settle_metrics=lambda: train.settle(),
+        history=lambda metric: _validations(run, metric),
+        locate=lambda trial_id, wanted: desk.locate_trained(run, trial_id, wanted),
+    )
+    reporter = desk.make_reporter(run, tensorboard_mode) if is_chief else None
+    train = TrainContext(run, checkpoint, console, reporter, tensorboard_mode)
+    preempt = PreemptContext(distributed, preempt_mode).start()
+    preempt.install_signals()
+    context = Context(
+        Parts(
+            train=train,
+            checkpoint=checkpoint,
+            distributed=distributed,
+            preempt=preempt,
+            searcher=SearcherContext(distributed, train, facts.spec["config"]),
+            profiler=ProfilerContext(
+                lambda: run.path / "profile.jsonl", distributed.rank, distributed.local_rank == 0, console.warn
+            ),
+            console=console,
+            run=run,
+            beats=beats,
+            spec=facts.spec,
+            info=cluster_info.get_cluster_info(),
+            found=facts.found,
+            capture=lambda: desk.capture,
+            find=lambda wanted: desk.resume(wanted, run, checkpoint, storage_is_given=checkpoint_storage is not None),
+            locate=lambda wanted, trial: (
+                desk.from_chief(lambda: desk.locate(wanted, trial, run))
+                if distributed.size > 1
+                else desk.locate(wanted, trial, run)
+            ),
+            owns_distributed=owns_distributed,
+            how_to_resume=_how_to_resume(environ),
+        )
+    )
+    if wish.config is not None or environ.get("DET_EXPERIMENT_CONFIG"):
+        context.keep_by_policy()
+    return context
+
+
+def default_runs_dir(environ: Mapping[str, str]) -> pathlib.Path:
+    """Where run folders go: DET_RUNS_DIR, or the user's data folder."""
+    if environ.get("DET_RUNS_DIR"):
+        return pathlib.Path(environ["DET_RUNS_DIR"]).expanduser().absolute()
+    data = environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return pathlib.Path(data).expanduser().absolute() / "resolute" / "runs"
+
+
+def resolve_checkpoint(
+    wanted: str,
+    runs_dir: pathlib.Path,
+    name: str | None = None,
+    storage: base.CheckpointStorage | None = None,
+) -> tuple[RunFolder | None, str, pathlib.Path]:
+    """Find a checkpoint by "latest" (of the runs of that name), by id or the beginning of one, or by path.
+
+    Gives the run it belongs to, if any, its id and its folder. Raises CheckpointNotFound, naming what there is.
+    """
+    if wanted == LATEST:
+        return _latest(list(runs_in(runs_dir, name)), f"no run of the name {name!r} in {runs_dir} has a checkpoint yet")
+    path = pathlib.Path(wanted).expanduser().absolute()
+    if os.sep in wanted or wanted.startswith(("~", ".")):
+        if not path.is_dir():
+            raise errors.CheckpointNotFound(f"there is no checkpoint folder {path}; check the path")
+        run = RunFolder.at(path)
+        if run is not None:
+            return _latest([run], f"the run in {path} has no checkpoint yet")
+        owner = RunFolder.at(path.parent.parent)
+        return (owner if owner is not None and owner.checkpoints == path.parent else None), path.name, path
+    known: list[tuple[RunFolder | None, str, pathlib.Path]] = []
+    for run in runs_in(runs_dir):
+        if run.label.storage is None:
+            known.extend((run, each, run.checkpoints / each) for each in FolderStorage(run.checkpoints).list())
+        else:
+            there = Journal(run.journal).entries(set(FolderStorage(run.checkpoints).list()))
+            known.extend((run, each.storage_id, run.checkpoints / each.storage_id) for each in there)
+    if isinstance(storage, FolderStorage):
+        taken = {each[1] for each in known}
+        known.extend((None, each, storage.root / each) for each in storage.list() if each not in taken)
+    exact = [each for each in known if each[1] == wanted]
+    matching = exact or [each for each in known if len(wanted) >= 4 and each[1].startswith(wanted)]
+    if len(matching) == 1:
+        return matching[0]
+    if path.is_dir():
+        return None, path.name, path
+    if matching:
+        names = ", ".join(each[1] for each in matching[:5])
+        raise errors.CheckpointNotFound(f"several checkpoints begin with {wanted}: {names}; write more of the id")
+    newest = ", ".join(each[1] for each in known[-3:])
+    raise errors.CheckpointNotFound(
+        f"there is no checkpoint {wanted} among the runs in {runs_dir}; "
+        + (f"there are {newest}" if newest else "there are none at all")
+    )
+
+
+def best_of(trial: int | str | None, runs_dir: pathlib.Path) -> Found:
+    """The best checkpoint of a run, by its id or name; of the newest run that has any when ``trial`` is None."""
+    wanted = None if trial is None else str(trial)
+    runs = [run for run in runs_in(runs_dir) if wanted is None or wanted in (run.id, run.name, run.path.name)]
+    if not runs:
+        raise errors.CheckpointNotFound(
+            f"there is no run {wanted!r} in {runs_dir}; without a master, name a run's id, or pass checkpoint= an id or "
+            "a path"
+        )
+    for run in sorted(runs, key=lambda run: run.label.started, reverse=True):
+        entries = Journal(run.journal).entries(set(FolderStorage(run.checkpoints).list()))
+        searcher = (run.read("config.json") or {}).get("searcher") or {}
+        ranked = checkpoint_journal.best(entries, bool(searcher.get("smaller_is_better", True))) or entries[::-1]
+        if ranked:
+            chosen = ranked[0]
+            return Found(chosen.storage_id, run.checkpoints / chosen.storage_id, chosen.steps_completed or 0)
+    raise errors.CheckpointNotFound(f"no run in {runs_dir} has a checkpoint yet; train first")
+
+
+class _Wish(NamedTuple):
+    """What the caller of ``init`` gave."""
+
+    config: dict[str, Any] | None
+    hparams: dict[str, Any] | None
+    name: str | None
+    latest_checkpoint: str | None
+    checkpoint_storage: StorageWish
+
+
+class _Facts(NamedTuple):
+    """What the chief decided, as it travels to the other ranks."""
+
+    run_path: pathlib.Path
+    label: RunLabel
+    spec: dict[str, Any]
+    found: Found | None
+
+
+class _Where(NamedTuple):
+    """Which run this turned out to be."""
+
+    run_path: pathlib.Path
+    label: RunLabel
+    found: Found | None
+
+
+class _Desk:
+    """Where one process signs in: the chief decides and opens, the others are told."""
+
+    def __init__(
+        self, distributed: DistributedContext, console: Console, environ: Mapping[str, str], wish: _Wish
+    ) -> None:
+        self._distributed = distributed
+        self._console = console
+        self._environ = environ
+        self._wish = wish
+        self._runs_dir = default_runs_dir(environ)
+        self._spec = _read_spec(environ) if distributed.rank == 0 else {}
+        self._run: RunFolder | None = None
+        self._reporter: Reporter | None = None
+        self._found: Found | None = None
+        self.capture: CodeCapture | None = None
+
+    def from_chief(self, act: Callable[[], Any]) -> Any:
+        """Do something on the chief; its result, or its error, is everybody's."""
+        if self._distributed.size == 1:
+            return act()
+        result, problem = None, None
+        if self._distributed.rank == 0:
+            try:
+                result = act()
+            except errors.DeterminedError as error:
+                problem = error
+            except Exception as error:
+                self._distributed.broadcast((None, errors.InternalException(f"the chief failed: {error}")))
+                raise
+        result, problem = self._distributed.broadcast((result, problem))
+        if problem is not None:
+            raise problem
+        return result
+
+    def open_run(self) -> _Facts:
+        """On the chief: know what to train, and open the folder of the run, a new or an earlier one."""
+        config = self._find_config()
+        trial = dict(self._spec.get("trial") or {})
+        name = self._wish.name or self._spec.get("name") or (config or {}).get("name") or _script_name()
+        wanted = self._wish.latest_checkpoint or self._spec.get("latest_checkpoint")
+        wanted = wanted or self._environ.get("DET_LATEST_CHECKPOINT")
+        owner, found = self._locate(wanted, name) if wanted else (None, None)
+        run = self._run = self._choose_folder(owner, name)
+        storage = self._wish.checkpoint_storage
+        built = build_storage(storage) if storage is not None else None
+        run.open(str(built.root) if isinstance(built, FolderStorage) else None)
+        if found is not None:
+            self._rewind(run, owner, found)
+        if config is not None:
+            run.write("config.json", config)
+        self._console.info(f"run {run.name}-{run.id}: {run.path}")
+        if found is not None:
+            self._console.info(f"goes on from checkpoint {found.storage_id} at step {found.steps_completed}")
+        seed = ((config or {}).get("reproducibility") or {}).get("experiment_seed")
+        trial.setdefault("seed", DEFAULT_SEED if seed is None else seed)
+        trial["hparams"] = self._hparams(config, trial)
+        trial["steps_completed"] = found.steps_completed if found else trial.get("steps_completed", 0)
+        spec = {
+            "code_folder": str(_code_folder() or pathlib.Path.cwd()),
+            **self._spec,
+            "name": run.name,
+            "run_id": run.id,
+            "run_folder": str(run.path),
+            "config": config,
+            "trial": trial,
+            "latest_checkpoint": found.storage_id if found else None,
+        }
+        self.capture = self._start_capture(run)
+        return _Facts(run.path, run.label, spec, found)
+
+    def attach(self, facts: _Facts) -> RunFolder:
+        """The run as this rank has it: the chief's own, or a view of it."""
+        return self._run if self._run is not None else RunFolder(facts.run_path, facts.label)
+
+    def make_reporter(self, run: RunFolder, tensorboard_mode: TensorboardMode) -> Reporter:
+        """The chief's way to the sinks."""
+        sinks: list[MetricSink] = [JsonLines(run, self._console.warn), self._console]
+        if tensorboard_mode is TensorboardMode.AUTO:
+            sinks.append(TensorBoardEvents(lambda: run.tensorboard, first_step=self._first_step))
+        reporter = self._reporter = Reporter(
+            sinks,
+            tick=self._console.tick,
+            tick_seconds=REDRAW_SECONDS if self._console.is_live else None,
+        )
+        reporter.expect_again(_rows_at(run, self._found))
+        if self._console.is_live:
+            reporter.start()
+        return reporter
+
+    def resume(
+        self, wanted: str, run: RunFolder, checkpoint: CheckpointContext, storage_is_given: bool
+    ) -> Found | None:
+        """Go on from a checkpoint after all, when the run is open but nothing has been reported."""
+
+        def decide() -> _Where:
+            owner, found = self._locate(wanted, run.name)
+            if owner is not None and owner.path != run.path:
+                if self.capture is not None:
+                    self.capture.cancel()
+                run.become(owner)
+                run.open()
+                self.capture = self._start_capture(run)
+                self._console.info(f"continues run {run.name}-{run.id}: {run.path}")
+            if found is not None:
+                self._rewind(run, owner, found)
+                self._console.info(f"goes on from checkpoint {found.storage_id} at step {found.steps_completed}")
+                if self._reporter is not None:
+                    self._reporter.expect_again(_rows_at(run, found))
+            return _Where(run.path, run.label, found)
+
+        where: _Where = self.from_chief(decide)
+        run.path, run.label = where.run_path, where.label
+        checkpoint.reopen(checkpoint.storage if storage_is_given else FolderStorage(run.checkpoints), run.journal)
+        return where.found
+
+    def locate(self, wanted: str | None, trial: int | str | None, run: RunFolder) -> Found:
+        """On the chief: a checkpoint to look at, without going on from it."""
+        if wanted is None:
+            return best_of(trial, self._runs_dir)
+        _, storage_id, path = resolve_checkpoint(wanted, self._runs_dir, None)
+        return Found(storage_id, path, int(read_metadata(path).get("steps_completed") or 0))
+
+    def locate_trained(self, run: RunFolder, trial_id: int | str | None, wanted: str | None) -> pathlib.Path:
+        """The folder of a checkpoint to use: the one that is wanted, or the best, else the latest, of a run."""
+        if wanted is not None:
+            storage = self._wish.checkpoint_storage
+            built = build_storage(storage) if storage is not None else None
+            return resolve_checkpoint(wanted, self._runs_dir, run.name, built)[2]
+        if trial_id is None:
+            candidates = [run, *sorted(runs_in(self._runs_dir), key=lambda each: each.label.started, reverse=True)]
+        else:
+            names = (str(trial_id), safe_name(str(trial_id)))
+            candidates = [each for each in runs_in(self._runs_dir) if {each.id, each.path.name, each.name} & {*names}]
+            candidates.sort(key=lambda each: each.label.started, reverse=True)
+        for each in candidates:
+            found = _best_or_latest(each)
+            if found is not None:
+                return each.checkpoints / found
+        whose = "no run" if trial_id is None else f"no run of the id or name {trial_id!r}"
+        raise errors.CheckpointNotFound(f"{whose} in {self._runs_dir} has a checkpoint; train first, or name a path")
+
+    def _first_step(self) -> int:
+        return self._found.steps_completed + 1 if self._found is not None else 0
+
+    def _find_config(self) -> dict[str, Any] | None:
+        if self._wish.config is not None:
+            return self._wish.config
+        if self._spec:
+            return self._spec.get("config")
+        explicit = self._environ.get("DET_EXPERIMENT_CONFIG")
+        folder = _code_folder()
+        if not explicit and not (folder is not None and _has_yaml(folder)) and "--config" not in " ".join(sys.argv):
+            return None  # nothing to read: spare the import of what would read it
+        from determined import config as config_package
+        from determined.config import find
+
+        source = find.look(folder or pathlib.Path.cwd(), sys.argv, explicit)
+        for notice in source.notices:
+            self._console.warn(notice)
+        if source.source is None:
+            return None
+        loaded: dict[str, Any] = config_package.load(source.source).model_dump(mode="json", by_alias=True)
+        return loaded
+
+    def _hparams(self, config: Mapping[str, Any] | None, trial: Mapping[str, Any]) -> dict[str, Any]:
+        if self._wish.hparams is not None:
+            return dict(self._wish.hparams)
+        if "hparams" in trial:
+            return dict(trial["hparams"])
+        asked = (config or {}).get("hyperparameters") or {}
+        if not asked:
+            return {}
+        from determined.config import hparams
+
+        values, notices = hparams.first_values(asked)
+        for notice in notices:
+            self._console.info(notice)
+        return values
+
+    def _locate(self, wanted: str, name: str) -> tuple[RunFolder | None, Found | None]:
+        storage = self._wish.checkpoint_storage
+        built = build_storage(storage) if storage is not None else None
+        try:
+            run, storage_id, path = resolve_checkpoint(wanted, self._runs_dir, name, built)
+        except errors.CheckpointNotFound as error:
+            if wanted != LATEST:
+                raise
+            self._console.info(f"{error}; starting from the beginning")
+            return None, None
+        return run, Found(storage_id, path, int(read_metadata(path).get("steps_completed") or 0))
+
+    def _choose_folder(self, owner: RunFolder | None, name: str) -> RunFolder:
+        given = self._spec.get("run_folder")
+        if given:
+            # A launcher's second start of the same run; or its first, which may go on with an earlier run.
+            there = RunFolder.at(pathlib.Path(given))
+            return there or owner or RunFolder(pathlib.Path(given), RunLabel(self._spec["run_id"], name))
+        return owner or RunFolder.create(self._runs_dir, name)
+
+    def _rewind(self, run: RunFolder, owner: RunFolder | None, found: Found) -> None:
+        if owner is None or owner.path != run.path:
+            return  # weights from elsewhere: this run has nothing to take back
+        self._found = found
+        run.rewind(found.steps_completed)
+        Journal(run.journal).resume(found.storage_id, found.steps_completed, run.label.started)
+
+    def _start_capture(self, run: RunFolder) -> CodeCapture | None:
+        if self._spec.get("master"):
+            return None  # who submitted it has the code
+        code = pathlib.Path(self._spec["code_folder"]) if self._spec.get("code_folder") else _code_folder()
+        if code is not None and not _is_project(code):
+            self._console.info(f"{code} is not kept with the run: it is no folder of a project")
+            code = None
+        never = [self._runs_dir, run.path, run.checkpoints]
+        allowed = {name: self._environ[name] for name in environment.VARIABLES if name in self._environ}
+        capture = CodeCapture(run, code, never, allowed, list(sys.orig_argv), self._console.info)
+        run.wait_for_code = capture.finish
+        return capture
+
+
+def _read_spec(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The NodeSpec as plain maps: whoever wrote it has checked it."""
+    path = environ.get("DET_NODE_SPEC")
+    if not path:
+        return {}
+    spec: dict[str, Any] = json.loads(pathlib.Path(path).read_bytes())
+    return spec
+
+
+def _latest(runs: list[RunFolder], otherwise: str) -> tuple[RunFolder, str, pathlib.Path]:
+    found = []
+    for run in runs:
+        entries = Journal(run.journal).entries(set(FolderStorage(run.checkpoints).list()))
+        if entries:
+            found.append((entries[-1].time, run, entries[-1].storage_id))
+    if not found:
+        raise errors.CheckpointNotFound(otherwise)
+    _, run, storage_id = max(found, key=lambda each: each[0])
+    return run, storage_id, run.checkpoints / storage_id
+
+
+def _best_or_latest(run: RunFolder) -> str | None:
+    searcher = (run.read("config.json") or {}).get("searcher") or {}
+    journal = Journal(run.journal)
+    if searcher.get("metric"):
+        journal.learn(_validations(run, searcher["metric"]))
+    entries = journal.entries(set(FolderStorage(run.checkpoints).list()))
+    rated = best(entries, bool(searcher.get("smaller_is_better", True)))
+    return rated[0].storage_id if rated else entries[-1].storage_id if entries else None
+
+
+def _validations(run: RunFolder, metric: str) -> dict[int, float]:
+    """The values of a validation metric by step; of several starts of the run, the last counts."""
+    values: dict[int, float] = {}
+    for row in run.rows("validation"):
+        value = row["metrics"].get(metric)
+        if isinstance(value, (int, float)):
+            values[row["steps_completed"]] = float(value)
+    return values
+
+
+def _rows_at(run: RunFolder, found: Found | None) -> list[Row]:
+    if found is None:
+        return []
+    return [
+        Row(row["group"], row["steps_completed"], row["metrics"], None, row["time"])
+        for row in run.rows()
+        if row["steps_completed"] == found.steps_completed
+    ]
+
+
+def _is_live(environ: Mapping[str, str]) -> bool:
+    if sys.stderr is None or environ.get("TERM") == "dumb" or environ.get("CI"):
+        return False
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def _script() -> pathlib.Path | None:
+    script = pathlib.Path(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-", "-c", "-m") else None
+    return script.absolute() if script is not None and script.is_file() else None
+
+
+def _script_name() -> str:
+    script = _script()
+    if script is None:
+        return "session"
+    return script.parent.name if script.stem == "__main__" else script.stem
+
+
+def _code_folder() -> pathlib.Path | None:
+    script = _script()
+    return script.parent if script is not None else None
+
+
+def _is_project(folder: pathlib.Path) -> bool:
+    """Whether a folder may be somebody's project, rather than a home, a disk, or where programs are installed."""
+    real = folder.resolve()
+    too_wide = {pathlib.Path.home().resolve(), pathlib.Path("/tmp"), pathlib.Path(real.anchor)}
+    installed = {pathlib.Path(sys.prefix).resolve() / "bin", pathlib.Path(sys.base_prefix).resolve() / "bin"}
+    return real not in too_wide | installed and "site-packages" not in real.parts
+
+
+def _has_yaml(folder: pathlib.Path) -> bool:
+    try:
+        return any(name.endswith((".yaml", ".yml")) for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _how_to_resume(environ: Mapping[str, str]) -> str:
+    if "RANK" in environ or environ.get("DET_NODE_SPEC"):
+        return f"DET_LATEST_CHECKPOINT={LATEST} and the same command"
+    import shlex
+
+    command = shlex.join(["python", *sys.orig_argv[1:]])
+    return f"DET_LATEST_CHECKPOINT={LATEST} {command}"

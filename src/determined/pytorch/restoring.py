@@ -1,0 +1,88 @@
+"""Checkpoints read back: ours verified and loaded without running code, the predecessor's through a restricted door."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import pathlib
+from typing import Any
+
+from determined import core, errors
+from determined.pytorch import archive, legacy_checkpoint, sharded
+from determined.storage import manifest
+
+logger = logging.getLogger("determined.pytorch")
+
+STATE = "state_dict.pth"
+COUNTERS = "trial_state.json"
+
+
+@dataclasses.dataclass
+class Saved:
+    """What a checkpoint holds, whoever wrote it, in the documented layout."""
+
+    folder: pathlib.Path
+    uuid: str
+    state: dict[str, Any]
+    counters: dict[str, Any] | None  # how far the trial had come; None for another trial's checkpoint
+    load_data: dict[str, Any] | None
+    is_sharded: bool = False
+
+
+def open_checkpoint(core_context: core.Context, wanted: str | None, *, trial_id: int, into: Any) -> Saved | None:
+    """The checkpoint to go on from, or None to start afresh.
+
+    Another trial's checkpoint gives its weights and state, but counting starts at 0. ``into`` is the present state,
+    whose tensors may be filled in place.
+    """
+    found = core_context.resume(wanted) if wanted else core_context.found
+    if found is None:
+        return None
+    with core_context.checkpoint.reading(found.path, trusting=(STATE,)) as folder:
+        saved = read(folder, uuid=found.storage_id, into=into)
+    if saved.counters is not None and saved.counters.get("trial_id") != trial_id:
+        saved.counters = None
+        saved.state.get("resolute", {}).pop("gradients", None)
+    if core_context.distributed.rank == 0:
+        at = saved.counters["batches_trained"] if saved.counters is not None else 0
+        logger.info("trial %d: resumed from checkpoint %s at batch %d", trial_id, saved.uuid, at)
+    return saved
+
+
+def verify(folder: pathlib.Path) -> None:
+    """Check a checkpoint of ours but for the file that ``read`` verifies while it reads."""
+    if manifest.exists(folder):
+        manifest.verify(folder, trusting=(STATE,))
+
+
+def read(folder: pathlib.Path, *, uuid: str, trusted: bool = False, into: Any = None) -> Saved:
+    """Everything in a checkpoint folder but the pieces of sharded models."""
+    if not folder.is_dir():
+        raise errors.CheckpointNotFound(f"there is no checkpoint folder {folder}")
+    if not (folder / COUNTERS).exists():
+        return _read_predecessors(folder, uuid, trusted)
+    load_data_file = folder / "load_data.json"
+    return Saved(
+        folder=folder,
+        uuid=uuid,
+        state=archive.read(folder / STATE, verify_digest=manifest.read(folder)[STATE].digest, into=into),
+        counters=json.loads((folder / COUNTERS).read_text()),
+        load_data=json.loads(load_data_file.read_text()) if load_data_file.exists() else None,
+        is_sharded=(folder / sharded.FOLDER).is_dir(),
+    )
+
+
+def _read_predecessors(folder: pathlib.Path, uuid: str, trusted: bool) -> Saved:
+    old = legacy_checkpoint.read(folder, trusted=trusted)
+    state: dict[str, Any] = {
+        "models_state_dict": old["models"],
+        "optimizers_state_dict": old["optimizers"],
+        "lr_schedulers_state_dict": old["lr_schedulers"],
+        "callbacks": old["callbacks"] or {},
+    }
+    if old["rng"]:
+        state["rng_state"] = old["rng"]
+    if old["scaler"]:
+        state["scaler_state_dict"] = old["scaler"]
+    return Saved(folder, uuid, state, old["trial_state"], old["load_data"])

@@ -1,0 +1,48 @@
+"""Checkpoints of sharded models: every rank writes its own pieces, and any number of ranks reads them back."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint import state_dict as dcp_state
+
+FOLDER = "sharded"
+
+
+def save(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], folder: pathlib.Path) -> None:
+    """Write the pieces of all ranks; every rank calls this with the same folder."""
+    dcp.save(_state(models, optimizers), checkpoint_id=str(folder / FOLDER))
+
+
+def load(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], folder: pathlib.Path) -> None:
+    """Read what this rank now owns; every rank calls this."""
+    state = _state(models, optimizers)
+    dcp.load(state, checkpoint_id=str(folder / FOLDER))
+    for index, model in enumerate(models):
+        dcp_state.set_model_state_dict(model, state[f"model_{index}"])
+    for index, optimizer in enumerate(optimizers):
+        dcp_state.set_optimizer_state_dict(_owner(models, optimizer), optimizer, state[f"optimizer_{index}"])
+
+
+def _state(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    for index, model in enumerate(models):
+        state[f"model_{index}"] = dcp_state.get_model_state_dict(model)
+    for index, optimizer in enumerate(optimizers):
+        state[f"optimizer_{index}"] = dcp_state.get_optimizer_state_dict(_owner(models, optimizer), optimizer)
+    return state
+
+
+def _owner(models: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> nn.Module:
+    """The model whose parameters an optimizer updates; names in the checkpoint come from it."""
+    wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for model in models:
+        if wanted <= {id(p) for p in model.parameters()}:
+            return model
+    # An optimizer over several models: name their parameters together.
+    return nn.ModuleList(models)

@@ -1,0 +1,73 @@
+"""NodeSpec: the one document that tells a node process, and through it the training script, what it must know."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any, Optional
+
+import pydantic
+
+
+class TrialSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
+    """What is being trained. The worker side never asks who decided it."""
+
+    trial_id: int = 0
+    experiment_id: int = 0
+    seed: int
+    hparams: dict[str, Any] = {}
+    steps_completed: int = 0
+
+
+class MasterSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
+    """Where the master is and how to speak to it; absent when there is none."""
+
+    url: str
+    cluster_id: str = ""
+    session_token: str
+    allocation_id: str
+    run_epoch: int
+    task_id: str
+    task_type: str = "TRIAL"
+    agent_id: str = ""
+    slot_ids: list[int] = []
+    cert_file: Optional[str] = None
+    cert_name: Optional[str] = None
+
+
+class NodeSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
+    """One machine's share of an allocation.
+
+    Written by ``core.connect`` (a plain script), by the launch command, or by a master's pool; read by the node
+    process and by ``core.connect`` in every rank. Passed as a JSON file whose path is in ``DET_NODE_SPEC``.
+    """
+
+    name: str
+    run_id: str
+    run_folder: pathlib.Path
+    code_folder: pathlib.Path
+    entrypoint: list[str] = []
+    config: Optional[dict[str, Any]] = None
+    trial: Optional[TrialSpec] = None
+    latest_checkpoint: Optional[str] = None
+    master: Optional[MasterSpec] = None
+
+    nodes: int = 1
+    node_rank: int = 0
+    slots: int = 1
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+    environment: dict[str, str] = {}
+    grace_seconds: float = 60.0
+    hang_seconds: float = 600.0
+
+    def write(self, path: pathlib.Path) -> None:
+        """Write the document where ranks will find it, readable by this user alone (it may hold a token)."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self.model_dump_json())
+
+    @staticmethod
+    def read(path: pathlib.Path) -> "NodeSpec":
+        return NodeSpec.model_validate(json.loads(path.read_text()))

@@ -1,0 +1,191 @@
+"""Owning a process tree: children that die with us, orphans that come to us, and nobody left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+
+from determined.worker import sweeper
+
+_LINUX = sys.platform.startswith("linux")
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
+
+# Two, so that a kill of one at the very moment the node process is killed still leaves one.
+SWEEPERS = 2
+
+
+def become_subreaper() -> None:
+    """From now on orphans among our descendants become our children, where we can find and end them."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def dying_with_parent() -> Callable[[], None]:
+    """What a child runs before its program, so that it is killed when the thread that started it ends."""
+    parent = os.getpid()
+
+    def bind() -> None:
+        if _libc is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)  # Too late: the parent was gone before we asked.
+
+    return bind
+
+
+def signal_process(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def kill_group(pid: int) -> None:
+    """Kill a process and its process group, which it leads."""
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def state_of(pid: int) -> str:
+    """The state letter of a process: R running, S sleeping, D in the kernel, T stopped; empty if it is gone."""
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.Error:
+        return ""
+    return {
+        psutil.STATUS_RUNNING: "R",
+        psutil.STATUS_SLEEPING: "S",
+        psutil.STATUS_DISK_SLEEP: "D",
+        psutil.STATUS_STOPPED: "T",
+        psutil.STATUS_TRACING_STOP: "T",
+        psutil.STATUS_ZOMBIE: "",
+        psutil.STATUS_DEAD: "",
+    }.get(status, "S")
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, so that sending it does not end the process."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    masks = [line.split()[1] for line in text.splitlines() if line.startswith("SigCgt:")]
+    return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
+
+
+class Household:
+    """Everything that one node process started, and what starts from that: it can be ended as a whole.
+
+    Must live in the thread that starts the ranks, since they die with that thread.
+    """
+
+    def __init__(self, marker: str, folder: pathlib.Path) -> None:
+        self.marker = marker
+        self._folder = folder
+        self._sessions: set[int] = set()
+        self._sweepers: list[subprocess.Popen[bytes]] = []
+        self._not_ours = set(_descendants())
+        become_subreaper()
+        self.tend()
+
+    def watch(self, sessions: set[int]) -> None:
+        """These processes lead the sessions to end if we go."""
+        self._sessions = sessions
+        for process in self._sweepers:
+            self._tell(process, self._sessions_line())
+
+    def tend(self) -> None:
+        """Replace sweepers that were killed, and take leave of orphans that have ended."""
+        for process in [process for process in self._sweepers if process.poll() is not None]:
+            self._sweepers.remove(process)
+            _close(process)
+        while len(self._sweepers) < SWEEPERS:
+            self._sweepers.append(self._start_sweeper())
+
+    def reap(self, known: set[int]) -> None:
+        """Collect dead orphans, which are our children now; not those whose owner waits for them."""
+        known = known | self._not_ours | {process.pid for process in self._sweepers}
+        for pid in _children():
+            if pid not in known and state_of(pid) == "":
+                try:
+                    os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    pass
+
+    def sweep(self, patience_seconds: float) -> list[int]:
+        """Kill everything that is left, the sweepers apart. Returns what would not die."""
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            left = sweeper.sweep(self.marker, self._sessions, max(deadline - time.monotonic(), 0.0))
+            # What shed both session and environment is found as a descendant: orphans are our children.
+            spared = self._not_ours | {process.pid for process in self._sweepers}
+            strays = [pid for pid in _descendants() if pid not in spared and state_of(pid)]
+            if not strays or time.monotonic() > deadline:
+                return sorted({*left, *strays})
+            for pid in strays:
+                signal_process(pid, signal.SIGKILL)
+            time.sleep(0.005)
+
+    def dissolve(self) -> None:
+        """Send the sweepers home: nothing is left to sweep."""
+        for process in self._sweepers:
+            self._tell(process, b"done\n")
+            _close(process)
+        for process in self._sweepers:
+            try:
+                process.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._sweepers.clear()
+
+    def _start_sweeper(self) -> subprocess.Popen[bytes]:
+        # Its environment is empty and its session its own: no sweep, and no Ctrl-C, may take it for one of the rest.
+        options = ["-I", "-S"] if _LINUX else []
+        process = subprocess.Popen(
+            [sys.executable, *options, str(pathlib.Path(sweeper.__file__)), self.marker, str(self._folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        self._tell(process, self._sessions_line())
+        return process
+
+    def _sessions_line(self) -> bytes:
+        return f"sessions {' '.join(map(str, self._sessions))}\n".encode()
+
+    def _tell(self, process: subprocess.Popen[bytes], line: bytes) -> None:
+        assert process.stdin is not None
+        try:
+            os.write(process.stdin.fileno(), line)
+        except OSError:
+            pass  # It was killed; tend() replaces it.
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _children() -> list[int]:
+    return [process.pid for process in psutil.Process().children()]
+
+
+def _descendants() -> list[int]:
+    return [process.pid for process in psutil.Process().children(recursive=True)]
