@@ -10,7 +10,15 @@ import sys
 from bench import contenders, results
 from bench.options import Finding, Options
 
-MEASUREMENTS = ("loop", "ddp", "startup", "checkpoint", "loader", "growth")
+# Where each is measured, in the order of the table.
+MEASUREMENTS = {
+    "loop": "bench.loop:run",
+    "ddp": "bench.ddp:run",
+    "startup": "bench.medians:startup",
+    "checkpoint": "bench.medians:checkpoint",
+    "loader": "bench.medians:loader",
+    "growth": "bench.growth:run",
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -24,7 +32,8 @@ def main(arguments: list[str]) -> int:
     )
     findings: list[Finding] = []
     for name in chosen.names or MEASUREMENTS:
-        finding: Finding = importlib.import_module(f"bench.{name}").run(options)
+        module, _, function = MEASUREMENTS[name].partition(":")
+        finding: Finding = getattr(importlib.import_module(module), function)(options)
         results.write(name, finding.rows, finding.tables, finding.details)
         findings.append(finding)
     rows = [row for finding in findings for row in finding.rows]
@@ -43,14 +52,18 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", choices=[*MEASUREMENTS, []], help=", ".join(MEASUREMENTS))
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(MEASUREMENTS))
     parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
     parser.add_argument("--rounds", type=int, help="fresh processes per contender (3)")
     parser.add_argument("--chunks", type=int, help="at most how many chunks to time of each case")
     parser.add_argument("--contenders", type=_commas, default=[], help=f"of {', '.join(contenders.ALL)}")
     parser.add_argument("--cases", type=_commas, default=[], help="of the cases of a measurement, such as loop,conv")
     parser.add_argument("--markdown", metavar="FILE", help="write the Speed table there, - for standard output")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    unknown = [name for name in chosen.names if name not in MEASUREMENTS]
+    if unknown:
+        parser.error(f"no such measurement: {', '.join(unknown)} (there are {', '.join(MEASUREMENTS)})")
+    return chosen
 
 
 def _commas(text: str) -> list[str]:

@@ -142,7 +142,7 @@ def _save(training: _Training, folder: pathlib.Path, rounds: int) -> Table:
 def _savers(training: _Training, folder: pathlib.Path) -> dict[str, Callable[[], _Save]]:
     source = torch.ones(training.nbytes // 4)
     target = torch.ones(training.nbytes // 4)
-    view = memoryview(target.numpy()).cast("B")
+    view = archive.memory_of(target.untyped_storage(), 0, target.nbytes)
 
     def memcpy() -> _Save:
         target.copy_(source)
@@ -188,10 +188,10 @@ def _savers(training: _Training, folder: pathlib.Path) -> dict[str, Callable[[],
 
 
 def _dcp(training: _Training, folder: pathlib.Path) -> _Save:
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_saver import async_save
 
     warnings.filterwarnings("ignore", module="torch.distributed")  # it warns, in its thread, of the save before
-    future: Any = dcp.async_save(training.state(), checkpoint_id=str(folder / "dcp"))
+    future: Any = async_save(training.state(), checkpoint_id=str(folder / "dcp"))
     return _Save(future.done, future.result)
 
 

@@ -11,7 +11,11 @@ from typing import Any
 
 @dataclasses.dataclass
 class Timing:
-    """Seconds of each chunk, by the wall and by the processor (all threads of the process)."""
+    """Seconds of each chunk, by the wall and by the processor (all threads of the process).
+
+    The bare loop's are the mean of its chunk before and its chunk after: a machine that slows down or speeds up
+    meanwhile does so to both.
+    """
 
     batches: int  # in a chunk
     ours: list[float]
@@ -21,7 +25,7 @@ class Timing:
 
     @property
     def ratio(self) -> float:
-        """Median over the pairs of chunks: what a step costs."""
+        """Median over the chunks: what a step costs."""
         return statistics.median(a / b for a, b in zip(self.ours, self.bare))
 
     @property
@@ -107,14 +111,18 @@ class Pace:
         """What was measured, once the contender is done."""
         if len(self._ours) != self._chunks:
             raise AssertionError(f"the contender trained {len(self._ours)} chunks instead of {self._chunks}")
-        ours, bare = self._ours[self._warm :], self._theirs[self._warm :]
+        ours, bare = self._ours[self._warm :], self._theirs[self._warm - 1 :]
         return Timing(
             self._chunk,
             ours=[wall for wall, _ in ours],
-            bare=[wall for wall, _ in bare],
+            bare=_between([wall for wall, _ in bare]),
             ours_cpu=[cpu for _, cpu in ours],
-            bare_cpu=[cpu for _, cpu in bare],
+            bare_cpu=_between([cpu for _, cpu in bare]),
         )
+
+
+def _between(times: list[float]) -> list[float]:
+    return [(before + after) / 2 for before, after in zip(times, times[1:])]
 
 
 def _now() -> tuple[float, float]:

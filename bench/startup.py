@@ -33,7 +33,10 @@ _CONTENDERS = {
         _STEP,
     ),
     "accelerate": ("import torch, accelerate\naccelerator = accelerate.Accelerator(cpu=True)", _STEP),
-    "lightning.fabric": ("import torch\nfrom lightning.fabric import Fabric\nfabric = Fabric(accelerator='cpu')", _STEP),
+    "lightning.fabric": (
+        "import torch\nfrom lightning.fabric import Fabric\nfabric = Fabric(accelerator='cpu')",
+        _STEP,
+    ),
 }
 
 _REPORT = """
@@ -57,9 +60,7 @@ def run(quick: bool = False) -> dict[str, Any]:
             row = rows.setdefault(name, {key: [] for key in measured})
             for key, value in measured.items():
                 row[key].append(value)
-    medians = {
-        name: {key: statistics.median(values) for key, values in row.items()} for name, row in rows.items()
-    }
+    medians = {name: {key: statistics.median(values) for key, values in row.items()} for name, row in rows.items()}
     ours, bare = medians["ours: torch._dynamo deferred"], medians["bare PyTorch"]
     return {
         "startup": medians,

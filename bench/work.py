@@ -26,7 +26,7 @@ class Case:
     shape: tuple[int, ...] = (32,)
     batch_size: int = 32
     chunk: int = 100
-    chunks: int = 16
+    chunks: int = 30
     ready_batches: int = EPOCH_BATCHES
     lr: float = 0.05
     loads: bool = False  # through a data loader, shuffled, instead of a list of ready batches
@@ -92,7 +92,7 @@ ONE_PROCESS = {
 TWO_PROCESSES = {
     case.name: case
     for case in (
-        Case("ddp-tiny", "DDP, two processes, tiny MLP", 1.05, _mlp, reports_loss=True),
+        Case("ddp-tiny", "DDP, two processes, tiny MLP", 1.05, _mlp, chunks=24, reports_loss=True),
         Case(
             "ddp-mid",
             "DDP, two processes, 1 M parameters",
@@ -100,7 +100,7 @@ TWO_PROCESSES = {
             _wide,
             shape=(512,),
             chunk=20,
-            chunks=10,
+            chunks=24,
             ready_batches=100,
             reports_loss=True,
         ),

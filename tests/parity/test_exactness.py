@@ -49,6 +49,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return trials.remains(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("tens", range(0, trials.STEPS, 10))
 def test_interrupted_at_any_step_it_ends_the_same(
@@ -72,6 +73,7 @@ def test_loader_workers_do_not_change_the_result(tmp_path: pathlib.Path, undistu
     assert trials.remains(tmp_path / "runs") == undisturbed
 
 
+@pytest.mark.slow
 def test_two_ranks_interrupted_at_random_steps_end_the_same(tmp_path: pathlib.Path) -> None:
     whole = tmp_path / "whole" / "runs"
     whole.parent.mkdir()

@@ -22,7 +22,7 @@ STEPS = 60
 class NoisyDigits(torch.utils.data.Dataset[Any]):
     """Made-up images whose augmentation draws from every random number generator there is."""
 
-    def __init__(self, length: int = 37) -> None:
+    def __init__(self, length: int = 38) -> None:
         generator = torch.Generator().manual_seed(3)
         self.images = torch.randn(length, 12, generator=generator)
         self.labels = torch.randint(0, 4, (length,), generator=generator)
@@ -154,14 +154,15 @@ def remains(runs: pathlib.Path, steps: int = STEPS) -> dict[str, str]:
         for path in runs.glob("*/checkpoints/*/metadata.json")
         if json.loads(path.read_text())["steps_completed"] == steps
     ]
-    assert len(finals) == 1, f"{len(finals)} final checkpoints"
-    state = torch.load(finals[0] / "state_dict.pth", weights_only=True)
+    # Stopped after its last batch, a run leaves that moment too, from before the final validation.
+    final = max(finals, key=lambda folder: (folder / "manifest.json").stat().st_mtime_ns)
+    state = torch.load(final / "state_dict.pth", weights_only=True)
     found = {name: digest(value) for name, value in state.items()}
     rows = []
-    for file in runs.glob("*/metrics.jsonl"):
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
-            rows.append([row["group"], row["steps_completed"], row["metrics"]])
+    # A run killed before its first checkpoint is started again as another run, in another folder.
+    for line in (final.parent.parent / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        rows.append([row["group"], row["steps_completed"], row["metrics"]])
     found["rows"] = digest(rows)
     return found
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from determined.core.checkpoint import CheckpointContext, DownloadMode
 from determined.core.connect import init
 from determined.core.context import Context, ExperimentalCoreContext
-from determined.core.preempt import PreemptContext, PreemptMode
+from determined.core.imports import import_from_path
+from determined.core.preempt import PreemptContext, PreemptMode, StopLine
 from determined.core.profiler import ProfilerContext
 from determined.core.ranks import DistributedContext
 from determined.core.searcher import SearcherContext, SearcherMode, SearcherOperation, Unit
@@ -29,8 +30,10 @@ __all__ = [
     "SearcherContext",
     "SearcherMode",
     "SearcherOperation",
+    "StopLine",
     "TensorboardMode",
     "TrainContext",
     "Unit",
+    "import_from_path",
     "init",
 ]

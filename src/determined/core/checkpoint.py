@@ -53,13 +53,11 @@ class CheckpointContext:
         *,
         settle_metrics: Callable[[], None] = lambda: None,
         history: Callable[[str], Mapping[int, float]] = lambda metric: {},
-        locate: Callable[[int | str | None, str | None], pathlib.Path] | None = None,
     ) -> None:
         self._distributed = distributed
         self._console = console
         self._settle_metrics = settle_metrics
         self._history = history
-        self._locate = locate or (lambda trial_id, checkpoint: pathlib.Path(checkpoint or ""))
         self._lock = threading.Lock()
         self._retention: Retention | None = None
         self._values: dict[int, float] = {}
@@ -282,19 +280,6 @@ class CheckpointContext:
             finally:
                 if is_shared and self._distributed.local_size > 1:
                     self._distributed.gather_local(None)  # the chief of the machine lets go when all have read
-
-    @contextlib.contextmanager
-    def locate(
-        self, trial_id: int | str | None = None, checkpoint: str | os.PathLike[str] | None = None
-    ) -> Iterator[pathlib.Path]:
-        """A trained checkpoint of any run, to read until the block ends; each rank for itself.
-
-        It is the one named ("latest", an id or a path), or else the best, or if none was validated the latest, of a
-        run: that of the id or name ``trial_id``, or the newest. Its largest files are for the reader to verify.
-        """
-        path = self._locate(trial_id, None if checkpoint is None else os.fspath(checkpoint))
-        with self.reading(path, DownloadMode.NoSharedDownload, trusting=_Everything()) as folder_path:
-            yield folder_path
 
     # --- below
 
@@ -550,11 +535,6 @@ def _as_state_error(error: BaseException, storage_id: str) -> BaseException:
             f"checkpoint {storage_id} could not be saved: {error.strerror}; earlier checkpoints are untouched"
         )
     return error
-
-
-class _Everything:
-    def __contains__(self, path: object) -> bool:
-        return True
 
 
 class _AllBut:

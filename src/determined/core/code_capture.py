@@ -1,4 +1,4 @@
-"""Keeps the code of a run: copied once, in the background, without data, links out of the tree, or the runs themselves."""
+"""Keeps the code of a run: copied once, in the background, without links out of the tree or the runs themselves."""
 
 from __future__ import annotations
 

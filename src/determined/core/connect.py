@@ -13,7 +13,7 @@ from determined import errors
 from determined.core import beats as beats_file
 from determined.core import checkpoint_journal, cluster_info, environment
 from determined.core.checkpoint import CheckpointContext, Found, read_metadata
-from determined.core.checkpoint_journal import Journal, best
+from determined.core.checkpoint_journal import Journal
 from determined.core.code_capture import CodeCapture
 from determined.core.console import REDRAW_SECONDS, Console
 from determined.core.context import Context, Parts
@@ -21,7 +21,7 @@ from determined.core.preempt import PreemptContext, PreemptMode
 from determined.core.profiler import ProfilerContext
 from determined.core.ranks import DistributedContext
 from determined.core.reporter import Reporter
-from determined.core.run_folder import RunFolder, RunLabel, runs_in, safe_name
+from determined.core.run_folder import RunFolder, RunLabel, runs_in
 from determined.core.searcher import SearcherContext
 from determined.core.sinks import JsonLines, MetricSink, Row, TensorBoardEvents
 from determined.core.train import TensorboardMode, TrainContext
@@ -78,7 +78,6 @@ def init(
         console,
         settle_metrics=lambda: train.settle(),
         history=lambda metric: _validations(run, metric),
-        locate=lambda trial_id, wanted: desk.locate_trained(run, trial_id, wanted),
     )
     reporter = desk.make_reporter(run, tensorboard_mode) if is_chief else None
     train = TrainContext(run, checkpoint, console, reporter, tensorboard_mode)
@@ -177,12 +176,15 @@ def best_of(trial: int | str | None, runs_dir: pathlib.Path) -> Found:
     runs = [run for run in runs_in(runs_dir) if wanted is None or wanted in (run.id, run.name, run.path.name)]
     if not runs:
         raise errors.CheckpointNotFound(
-            f"there is no run {wanted!r} in {runs_dir}; without a master, name a run's id, or pass checkpoint= an id or "
-            "a path"
+            f"there is no run {wanted!r} in {runs_dir}; without a master, name a run's id, or pass checkpoint= an id "
+            "or a path"
         )
     for run in sorted(runs, key=lambda run: run.label.started, reverse=True):
-        entries = Journal(run.journal).entries(set(FolderStorage(run.checkpoints).list()))
         searcher = (run.read("config.json") or {}).get("searcher") or {}
+        journal = Journal(run.journal)
+        if searcher.get("metric"):
+            journal.learn(_validations(run, searcher["metric"]))
+        entries = journal.entries(set(FolderStorage(run.checkpoints).list()))
         ranked = checkpoint_journal.best(entries, bool(searcher.get("smaller_is_better", True))) or entries[::-1]
         if ranked:
             chosen = ranked[0]
@@ -340,25 +342,6 @@ class _Desk:
         _, storage_id, path = resolve_checkpoint(wanted, self._runs_dir, None)
         return Found(storage_id, path, int(read_metadata(path).get("steps_completed") or 0))
 
-    def locate_trained(self, run: RunFolder, trial_id: int | str | None, wanted: str | None) -> pathlib.Path:
-        """The folder of a checkpoint to use: the one that is wanted, or the best, else the latest, of a run."""
-        if wanted is not None:
-            storage = self._wish.checkpoint_storage
-            built = build_storage(storage) if storage is not None else None
-            return resolve_checkpoint(wanted, self._runs_dir, run.name, built)[2]
-        if trial_id is None:
-            candidates = [run, *sorted(runs_in(self._runs_dir), key=lambda each: each.label.started, reverse=True)]
-        else:
-            names = (str(trial_id), safe_name(str(trial_id)))
-            candidates = [each for each in runs_in(self._runs_dir) if {each.id, each.path.name, each.name} & {*names}]
-            candidates.sort(key=lambda each: each.label.started, reverse=True)
-        for each in candidates:
-            found = _best_or_latest(each)
-            if found is not None:
-                return each.checkpoints / found
-        whose = "no run" if trial_id is None else f"no run of the id or name {trial_id!r}"
-        raise errors.CheckpointNotFound(f"{whose} in {self._runs_dir} has a checkpoint; train first, or name a path")
-
     def _first_step(self) -> int:
         return self._found.steps_completed + 1 if self._found is not None else 0
 
@@ -433,9 +416,7 @@ class _Desk:
             code = None
         never = [self._runs_dir, run.path, run.checkpoints]
         allowed = {name: self._environ[name] for name in environment.VARIABLES if name in self._environ}
-        capture = CodeCapture(run, code, never, allowed, list(sys.orig_argv), self._console.info)
-        run.wait_for_code = capture.finish
-        return capture
+        return CodeCapture(run, code, never, allowed, list(sys.orig_argv), self._console.info)
 
 
 def _read_spec(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -457,16 +438,6 @@ def _latest(runs: list[RunFolder], otherwise: str) -> tuple[RunFolder, str, path
         raise errors.CheckpointNotFound(otherwise)
     _, run, storage_id = max(found, key=lambda each: each[0])
     return run, storage_id, run.checkpoints / storage_id
-
-
-def _best_or_latest(run: RunFolder) -> str | None:
-    searcher = (run.read("config.json") or {}).get("searcher") or {}
-    journal = Journal(run.journal)
-    if searcher.get("metric"):
-        journal.learn(_validations(run, searcher["metric"]))
-    entries = journal.entries(set(FolderStorage(run.checkpoints).list()))
-    rated = best(entries, bool(searcher.get("smaller_is_better", True)))
-    return rated[0].storage_id if rated else entries[-1].storage_id if entries else None
 
 
 def _validations(run: RunFolder, metric: str) -> dict[int, float]:

@@ -95,7 +95,7 @@ class Context:
 
     @property
     def spec(self) -> NodeSpec:
-        """The NodeSpec as the chief has it. Made at first use, because pydantic takes longer to import than all this."""
+        """The NodeSpec as the chief has it; made at first use, because pydantic takes long to import."""
         if self._spec is None:
             from determined.wire.node_spec import NodeSpec
 

@@ -419,7 +419,7 @@ class Star:
 
     def _break(self, error: errors.DeterminedError) -> NoReturn:
         self._broken = error
-        raise error
+        raise error from None  # How the connection broke helps nobody.
 
 
 def _pickled(stuff: Any) -> bytes:

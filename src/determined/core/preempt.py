@@ -130,7 +130,7 @@ class PreemptContext:
     def _announce(self, rank: int) -> None:
         # May run inside a signal handler, so no buffered stream: the main thread may be in the middle of using it.
         if self._distributed.rank == 0:
-            why = self._reason or (f"rank {rank} was asked" if rank else "asked")
+            why = self._reason or (f"asked on rank {rank}")
             hint = "; Ctrl-C again stops at once" if self._signals is not None else ""
             _write(f"stopping at the next batch, with a checkpoint ({why}){hint}\n")
 

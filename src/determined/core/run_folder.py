@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from determined import errors
@@ -42,8 +42,6 @@ class RunFolder:
         self.path = path
         self.label = label
         self._lock: _Lock | None = None
-        self.wait_for_code: Callable[[], None] | None = None
-        """Returns once the copy of the code is complete; set while one is being made."""
 
     @classmethod
     def create(cls, runs_dir: pathlib.Path, name: str) -> RunFolder:
@@ -148,7 +146,12 @@ class RunFolder:
             self._lock.release()
             self._lock = None
         if self.label.run_epoch <= 1 and not self.metrics.exists():
-            shutil.rmtree(self.path, ignore_errors=True)
+            if self.logs.is_dir():
+                # The node process that started us is writing there: it is no run any more, but its logs are.
+                for name in (_LABEL, "config.json", ".lock"):
+                    (self.path / name).unlink(missing_ok=True)
+            else:
+                shutil.rmtree(self.path, ignore_errors=True)
         self.path, self.label = other.path, other.label
 
     def write(self, name: str, content: Any) -> None:
@@ -196,13 +199,6 @@ class RunFolder:
         except FileNotFoundError:
             return
 
-    def link_code(self, target: pathlib.Path) -> None:
-        """Put the run's code into a checkpoint, sharing the copy on disk where the file system can."""
-        if self.wait_for_code is not None:
-            self.wait_for_code()
-        if self.code.is_dir():
-            shutil.copytree(self.code, target, copy_function=_link_or_copy)
-
     def _write_label(self) -> None:
         self.write(_LABEL, self.label._asdict())
 
@@ -244,13 +240,6 @@ def sync_folder(path: pathlib.Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)  # the checkpoints are on another disk, or links are not allowed there
 
 
 def _steps_of(row: bytes) -> int:

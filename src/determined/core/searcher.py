@@ -1,4 +1,4 @@
-"""How long to train, as the search asks for it: the interface of scripts written before there were max_length arguments."""
+"""How long to train, as the search asks: the interface of scripts older than max_length arguments."""
 
 from __future__ import annotations
 

@@ -743,7 +743,7 @@ def _pread(fd: int, entry: _Entry, source: str) -> bytes:
 def _fill(fd: int, size: int, regions: list[_Region], *, hashed: bool) -> str:
     """Read the file once, straight into the memory its parts belong in; return its digest if `hashed`.
 
-    Two threads take turns with the chunks: reading, the page faults of fresh memory and hashing all run without the
+    Two threads share the chunks: reading, the page faults of fresh memory and hashing all run without the
     interpreter's lock. Each chunk is hashed while it is in the cache.
     """
     chunks = -(-size // CHUNK_BYTES)
@@ -751,10 +751,12 @@ def _fill(fd: int, size: int, regions: list[_Region], *, hashed: bool) -> str:
     starts = [region.start for region in regions]
     failures: list[BaseException] = []
 
-    def work(first: int, step: int) -> None:
+    numbers = iter(range(chunks))  # shared: a thread that is kept waiting by the system holds up one chunk only
+
+    def work() -> None:
         scratch = memoryview(bytearray(CHUNK_BYTES))
         try:
-            for number in range(first, chunks, step):
+            for number in numbers:
                 if failures:
                     return
                 start = number * CHUNK_BYTES
@@ -771,10 +773,10 @@ def _fill(fd: int, size: int, regions: list[_Region], *, hashed: bool) -> str:
             failures.append(error)
 
     threads = 2 if chunks >= 16 else 1
-    others = [threading.Thread(target=work, args=(n, threads), daemon=True) for n in range(1, threads)]
+    others = [threading.Thread(target=work, daemon=True) for _ in range(1, threads)]
     for thread in others:
         thread.start()
-    work(0, threads)
+    work()
     for thread in others:
         thread.join()
     if failures:

@@ -52,6 +52,7 @@ def train(parts: Parts, progress: Progress, *, step_zero_validation: bool) -> No
         # The last run left at a boundary, before doing what was due there.
         due = schedule.boundary(progress.batches_done)
         if due is not None:
+            progress.last_checkpoint = None  # it was taken before what is due here, so it is not the last word
             settle(due, parts, progress)
     while not schedule.is_over(progress.batches_done):
         boundary = schedule.next(progress.batches_done)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from determined.storage.base import CheckpointStorage, StagedCheckpoint, is_storage_id, new_storage_id
 from determined.storage.build import build_storage
-from determined.storage.folder import FolderStorage, recorded_digest, verify_folder
+from determined.storage.folder import FolderStorage, verify_folder
 
 __all__ = [
     "CheckpointStorage",
@@ -18,6 +18,5 @@ __all__ = [
     "build_storage",
     "is_storage_id",
     "new_storage_id",
-    "recorded_digest",
     "verify_folder",
 ]

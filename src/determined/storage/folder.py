@@ -217,14 +217,6 @@ def verify_folder(path: str | os.PathLike[str], *, skip: Container[str] = ()) ->
     return manifest.verify(pathlib.Path(path), trusting=skip)
 
 
-def recorded_digest(path: str | os.PathLike[str], file: str) -> str:
-    """The digest that a file of a checkpoint folder must have, by its manifest."""
-    record = manifest.read(pathlib.Path(path)).get(file)
-    if record is None:
-        raise errors.InvalidCheckpointException(f"checkpoint {os.fspath(path)} has no file {file}; use another one")
-    return record.digest
-
-
 @contextlib.contextmanager
 def reading_folder(
     path: pathlib.Path, *, trusting: Container[str] = (), unverified: bool = False

@@ -1,0 +1,7 @@
+"""Conformance suites for the seams: for us, and for authors of plug-ins. Needs pytest."""
+
+from __future__ import annotations
+
+from determined.testing.storage import StorageConformance
+
+__all__ = ["StorageConformance"]

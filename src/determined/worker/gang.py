@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -25,6 +26,10 @@ _CONSEQUENCE = re.compile(
 _OUT_OF_MEMORY = re.compile(
     r"\bOutOfMemoryError\b|CUDA out of memory|^MemoryError\b|DefaultCPUAllocator: can't allocate", re.M
 )
+
+# How a process may end that has raised: torch's threads do not always survive their own taking down.
+_AFTER_EXCEPTION = (-signal.SIGABRT, -signal.SIGSEGV)
+_RECENT_SECONDS = 30.0
 
 
 @dataclasses.dataclass
@@ -71,6 +76,15 @@ class Rank:
         return bool(self.exit_code) and not self.was_killed
 
     @property
+    def raised_at(self) -> float | None:
+        """When it began to print the exception that ended it, if it was one."""
+        began = self.errors.traceback_at
+        if began is None or self.exit_code not in (None, *_AFTER_EXCEPTION) and not (self.exit_code or 0) > 0:
+            return None
+        # Long before the end it was one that was only logged.
+        return began if (self.ended_at or time.monotonic()) - began < _RECENT_SECONDS else None
+
+    @property
     def sounds_like_a_consequence(self) -> bool:
         """Whether it says that it failed because of another rank."""
         return bool(_CONSEQUENCE.search(self.errors.text()))
@@ -115,9 +129,16 @@ class Rank:
             stream.file.close()
         self._log.close()
 
+    @property
+    def exit_status(self) -> int:
+        """The exit code as a shell counts it: 128 + n for signal n."""
+        if self.exit_code is None or self.was_killed or self.exit_code in _AFTER_EXCEPTION and self.raised_at:
+            return 1
+        return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
+
     def how_it_ended(self) -> str:
         """In words: for messages."""
-        if self.was_killed or self.exit_code is None:
+        if self.was_killed or self.exit_code is None or self.exit_code in _AFTER_EXCEPTION and self.raised_at:
             return "failed"
         if self.exit_code < 0:
             try:
@@ -225,11 +246,10 @@ def first_to_fail(ranks: Sequence[Rank]) -> Rank | None:
     # Failing to say goodbye takes time, so that a rank can be the first to fail and the last to end: what counts is
     # when it began to say why.
     def began(rank: Rank) -> tuple[bool, float]:
-        times = [rank.errors.traceback_at if rank.exit_code is None or rank.exit_code > 0 or rank.was_killed else None]
-        return rank.sounds_like_a_consequence, next((at for at in times if at), rank.ended_at or float("inf"))
+        return rank.sounds_like_a_consequence, rank.raised_at or rank.ended_at or math.inf
 
     candidates = [rank for rank in ranks if rank.has_failed]
     if candidates and all(rank.sounds_like_a_consequence for rank in candidates):
         # Perhaps one that was still busy ending.
-        candidates += [rank for rank in ranks if rank.was_killed and rank.errors.traceback_at]
+        candidates += [rank for rank in ranks if rank.was_killed and rank.raised_at]
     return min(candidates, key=began, default=None)

@@ -16,6 +16,8 @@ _CHAINED = (
     b"During handling of the above exception, another exception occurred:",
     b"The above exception was the direct cause of the following exception:",
 )
+# torch writes this before every line of a traceback; whoever shows the lines says whose they are.
+_TORCHS_PREFIX = re.compile(rb"^\[rank\d+\]: ?")
 _LINES_KEPT = 400
 _LINES_SHOWN = 60
 
@@ -59,6 +61,7 @@ class Tail:
         self.traceback_at: float | None = None
 
     def add(self, line: bytes) -> None:
+        line = _TORCHS_PREFIX.sub(b"", line)
         if line.startswith(_TRACEBACK) and not self._is_chained():
             self.traceback_at = time.monotonic()
         self._lines.append(line)

@@ -50,8 +50,9 @@ def run(
     environ = os.environ if environ is None else environ
     with contextlib.ExitStack() as stack:
         node = Node(spec, command, environ, max_restarts)
-        stack.callback(node.leave)
+        # Signals are given back last: an impatient Ctrl-C must not interrupt the cleaning up.
         stack.enter_context(node.taking_signals())
+        stack.callback(node.leave)
         ending = node.run()
     return ending.exit_code
 
@@ -96,15 +97,19 @@ class Node:
     def run(self) -> Ending:
         attempt = 0
         while True:
-            with ports.reserved(self.spec.master_port) if self._hosts_meeting else _given(self.spec) as port:
-                ending = Attempt(self, attempt, port).run()
+            try:
+                with ports.reserved(self.spec.master_port) if self._hosts_meeting else _given(self.spec) as port:
+                    ending = Attempt(self, attempt, port).run()
+            except errors.DeterminedError as error:
+                self._write(Ending(outcome=Outcome.FAILED, exit_code=1, reason=str(error), restarts=attempt))
+                raise
             again = ending.outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.LOST)
             if not again or attempt >= self.max_restarts or self.stop.is_asked:
                 break
             attempt += 1
             self.say(f"starting again, restart {attempt} of {self.max_restarts}")
         ending = ending.model_copy(update={"restarts": attempt})
-        ending.write(self.logs_folder / f"outcome{self._suffix}.json")
+        self._write(ending)
         for outlet in self.outlets:
             outlet.flush(float("inf"))
         return ending
@@ -120,6 +125,10 @@ class Node:
         self.outlets[1].write(f"{text}\n".encode())
         with contextlib.suppress(OSError), open(self.logs_folder / f"node{self._suffix}.log", "a") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n")
+
+    def _write(self, ending: Ending) -> None:
+        with contextlib.suppress(OSError):  # A full disk has been complained about by whoever filled it.
+            ending.write(self.logs_folder / f"outcome{self._suffix}.json")
 
     @property
     def _hosts_meeting(self) -> bool:
@@ -379,8 +388,7 @@ class Attempt:
             self._node.say(f"\n{reason}; its output ends:\n{text}")
         else:
             self._node.say(f"\n{reason}; it printed nothing about it")
-        code = first.exit_code or 1
-        return Ending(outcome=outcome, exit_code=code if code > 0 else 128 - code, reason=reason, culprit=first.rank)
+        return Ending(outcome=outcome, exit_code=first.exit_status, reason=reason, culprit=first.rank)
 
     def _word_of_the_chief(self) -> Outcome | None:
         """How the run says it ended: only it knows whether it was done when it left."""

@@ -108,10 +108,7 @@ def test_a_rank_that_leaves_keeps_nobody_waiting(leaver: int, orderly: bool) -> 
     with gang(3) as ranks:
         lines = [rank.orders.line(lambda rank=rank: rank.done) for rank in ranks]
         stay = [rank for rank in ranks if rank.orders.rank != leaver]
-        threads = [
-            threading.Thread(target=rank.train, args=(10**9, lines[rank.orders.rank]))
-            for rank in stay
-        ]
+        threads = [threading.Thread(target=rank.train, args=(10**9, lines[rank.orders.rank])) for rank in stay]
         if orderly:
             lines[leaver].finish()
         threads.append(threading.Thread(target=ranks[leaver].orders.close))
@@ -161,9 +158,7 @@ def test_every_line_is_agreed_on_for_itself() -> None:
             line.finish()
         later = [rank.orders.line(lambda rank=rank: rank.done) for rank in ranks]
         ranks[0].orders.ask()
-        run(
-            [threading.Thread(target=rank.train, args=(10**9, line)) for rank, line in zip(ranks, later, strict=True)]
-        )
+        run([threading.Thread(target=rank.train, args=(10**9, line)) for rank, line in zip(ranks, later, strict=True)])
         assert ranks[0].stopped_at == ranks[1].stopped_at is not None
 
 

@@ -7,8 +7,8 @@ import pathlib
 import random
 import threading
 import zipfile
-from collections import Counter, OrderedDict, defaultdict, namedtuple
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ DTYPES = [
 ]
 
 
-def state() -> dict[str, Any]:
+def state() -> dict[Any, Any]:
     torch.manual_seed(0)
     base = torch.randn(300, 200)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
@@ -144,11 +144,16 @@ class Tagged(torch.Tensor):
     pass
 
 
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
 REFUSED: dict[str, Any] = {
     "object": object(),
     "function": len,
     "array": np.zeros(3),
-    "named tuple": namedtuple("Point", "x y")(1, 2),
+    "named tuple": Point(1, 2),
     "frozen set": frozenset({1}),
     "subclass": torch.zeros(2).as_subclass(Tagged),
     "sparse": torch.eye(3).to_sparse(),
@@ -175,19 +180,22 @@ def test_a_sharded_tensor_is_refused_with_the_way_to_store_it(tmp_path: pathlib.
 
 
 def test_reading_fills_the_tensors_of_a_live_state(tmp_path: pathlib.Path) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
+    linear, other_linear = torch.nn.Linear(300, 300), torch.nn.Linear(300, 300)
+    model = torch.nn.Sequential(linear, torch.nn.BatchNorm1d(300))
     saved = {"models": [model.state_dict()], "extra": torch.randn(3), "shared": [torch.randn(6)] * 2}
     _, digest = archive.write(saved, tmp_path / "state.pth")
-    other = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
-    into = {"models": [other.state_dict()], "extra": torch.zeros(4), "shared": [torch.zeros(6), torch.zeros(6)]}
+    norm = torch.nn.BatchNorm1d(300)
+    other = torch.nn.Sequential(other_linear, norm)
+    of_another_shape = torch.zeros(4)
+    into = {"models": [other.state_dict()], "extra": of_another_shape, "shared": [torch.zeros(6), torch.zeros(6)]}
     loaded = archive.read(tmp_path / "state.pth", verify_digest=digest, into=into)
     assert_same(saved, loaded)
-    assert loaded["models"][0]["0.weight"].data_ptr() == other[0].weight.data_ptr()
-    assert torch.equal(other[0].weight, model[0].weight) and other[0].weight.requires_grad
-    assert torch.equal(into["extra"], torch.zeros(4)), "another shape"
+    assert loaded["models"][0]["0.weight"].data_ptr() == other_linear.weight.data_ptr()
+    assert torch.equal(other_linear.weight, linear.weight) and other_linear.weight.requires_grad
+    assert torch.equal(of_another_shape, torch.zeros(4))
     other.load_state_dict(loaded["models"][0])
     loaded["models"][0]["1.running_mean"].add_(1)
-    assert other[1].running_mean.mean() == 1  # type: ignore[union-attr,operator]
+    assert norm.running_mean is not None and norm.running_mean.mean() == 1
 
 
 def test_a_state_read_outlives_its_file(tmp_path: pathlib.Path) -> None:
