@@ -55,9 +55,7 @@ def median(times: Sequence[Mapping[str, Any]], key: str) -> float:
 def rows(cases: Sequence[Case], rounds: Rounds) -> list[Row]:
     found = []
     for case in cases:
-        ratios = {
-            name: median(by_case[case.name], "ratio") for name, by_case in rounds.items() if case.name in by_case
-        }
+        ratios = {name: median(by_case[case.name], "ratio") for name, by_case in rounds.items() if case.name in by_case}
         peers = {contenders.ALL[name].title: ratio for name, ratio in ratios.items() if _is_peer(name)}
         # Two runs of the same loop are equal but for noise; it is shown, so that nobody believes more digits than that.
         noise = ratios.get("bare", 1.0)

@@ -91,9 +91,7 @@ def as_text(table: Table) -> str:
 def as_markdown(table: Table) -> str:
     ours = table.heading.index("ours") if "ours" in table.heading else -1
     lines = [[f"**{c}**" if i == ours else c for i, c in enumerate(line)] for line in table.lines]
-    return "\n".join(
-        "| " + " | ".join(cells) + " |" for cells in [table.heading, ["---"] * len(table.heading), *lines]
-    )
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [table.heading, ["---"] * len(table.heading), *lines])
 
 
 def surroundings() -> dict[str, Any]:

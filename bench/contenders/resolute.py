@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.utils.data
-from determined import pytorch
-from determined.pytorch import batches
 from torch import Tensor
 
 from bench.pace import Pace
 from bench.work import Work, metric_names
+from determined import pytorch
+from determined.pytorch import batches
 
 
 class Trial(pytorch.PyTorchTrial):

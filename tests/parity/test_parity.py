@@ -13,7 +13,7 @@ import pytest
 from tests.parity import trials
 from tests.parity.forks import free_port, rank_environment
 
-SCRIPT = '''
+SCRIPT = """
 import torch
 from torch import nn
 from determined import pytorch
@@ -51,16 +51,14 @@ if __name__ == "__main__":
             validation_period=pytorch.Epoch(1),
             checkpoint_period=pytorch.Batch(8),
         )
-'''
+"""
 
 
 def start_plain(folder: pathlib.Path, ranks: int) -> list[subprocess.Popen[str]]:
     if ranks == 1:
         return [popen(folder, [sys.executable, "train.py"])]
     port = free_port()
-    return [
-        popen(folder, [sys.executable, "train.py"], rank_environment(rank, ranks, port)) for rank in range(ranks)
-    ]
+    return [popen(folder, [sys.executable, "train.py"], rank_environment(rank, ranks, port)) for rank in range(ranks)]
 
 
 def start_launcher(folder: pathlib.Path, ranks: int) -> list[subprocess.Popen[str]]:
@@ -91,9 +89,7 @@ def start_entrypoint(folder: pathlib.Path, ranks: int) -> list[subprocess.Popen[
     return [popen(folder, [*launch, "--trial", "train:Small"], environment)]
 
 
-def popen(
-    folder: pathlib.Path, command: list[str], environment: dict[str, str] | None = None
-) -> subprocess.Popen[str]:
+def popen(folder: pathlib.Path, command: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         cwd=folder,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 NEVER = sys.maxsize
 
 ASK, STOP, HOLD, FINAL = range(1, 5)
-_FRAME = struct.Struct("<BIIq")
+FRAME = struct.Struct("<BIIq")
 
 
 class Order(NamedTuple):
@@ -266,7 +266,7 @@ class Orders:
 
     def _send(self, peer: int, order: Order) -> None:
         try:
-            self._connections[peer].sendall(_FRAME.pack(*order))
+            self._connections[peer].sendall(FRAME.pack(*order))
         except OSError:
             pass  # It is gone; reading from it will say so.
 
@@ -316,9 +316,9 @@ class Orders:
         except OSError:
             data = b""
         buffer = self._buffers[peer] + data
-        whole = len(buffer) // _FRAME.size * _FRAME.size
+        whole = len(buffer) // FRAME.size * FRAME.size
         self._buffers[peer] = buffer[whole:]
-        for fields in _FRAME.iter_unpack(buffer[:whole]):
+        for fields in FRAME.iter_unpack(buffer[:whole]):
             if self._council is not None:
                 self._proclaim(self._council.hear(Order(*fields)))
             else:

@@ -217,7 +217,7 @@ def scalars(metrics: Mapping[str, Any], prefix: str, path: str = "") -> Iterator
             try:
                 yield f"Determined/{shown}", float(value)
             except OverflowError:
-                yield f"Determined/{shown}", math.copysign(math.inf, value)
+                yield f"Determined/{shown}", math.inf if value > 0 else -math.inf
 
 
 def _float(value: float) -> bytes:

@@ -60,7 +60,15 @@ def _shard(model: nn.Module) -> nn.Module:
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether parameters live in pieces on the ranks."""
-    return any(type(p.data).__name__ == "DTensor" or type(p).__name__ == "DTensor" for p in model.parameters())
+    # Asked by name, so that a model which is not sharded pays no import of what shards. After a forward pass without
+    # a backward one FSDP's parameters are whole for a while, so its modules are asked as well.
+    return any(_is_a(part, "FSDPModule") for part in model.modules()) or any(
+        _is_a(parameter, "DTensor") for parameter in model.parameters()
+    )
+
+
+def _is_a(value: object, class_name: str) -> bool:
+    return any(cls.__name__ == class_name for cls in type(value).__mro__)
 
 
 def unwrap(model: nn.Module) -> nn.Module:

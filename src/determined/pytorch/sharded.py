@@ -22,7 +22,7 @@ def save(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer
 def load(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], folder: pathlib.Path) -> None:
     """Read what this rank now owns; every rank calls this."""
     state = _state(models, optimizers)
-    dcp.load(state, checkpoint_id=str(folder / FOLDER))
+    dcp.load(state, checkpoint_id=str(folder / FOLDER), no_dist=not torch.distributed.is_initialized())
     for index, model in enumerate(models):
         dcp_state.set_model_state_dict(model, state[f"model_{index}"])
     for index, optimizer in enumerate(optimizers):

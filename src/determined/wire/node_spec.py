@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import Any, Optional
+from typing import Any
 
 import pydantic
 
@@ -32,8 +32,8 @@ class MasterSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     task_type: str = "TRIAL"
     agent_id: str = ""
     slot_ids: list[int] = []
-    cert_file: Optional[str] = None
-    cert_name: Optional[str] = None
+    cert_file: str | None = None
+    cert_name: str | None = None
 
 
 class NodeSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
@@ -48,10 +48,10 @@ class NodeSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     run_folder: pathlib.Path
     code_folder: pathlib.Path
     entrypoint: list[str] = []
-    config: Optional[dict[str, Any]] = None
-    trial: Optional[TrialSpec] = None
-    latest_checkpoint: Optional[str] = None
-    master: Optional[MasterSpec] = None
+    config: dict[str, Any] | None = None
+    trial: TrialSpec | None = None
+    latest_checkpoint: str | None = None
+    master: MasterSpec | None = None
 
     nodes: int = 1
     node_rank: int = 0
@@ -69,5 +69,5 @@ class NodeSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
             file.write(self.model_dump_json())
 
     @staticmethod
-    def read(path: pathlib.Path) -> "NodeSpec":
+    def read(path: pathlib.Path) -> NodeSpec:
         return NodeSpec.model_validate(json.loads(path.read_text()))

@@ -79,7 +79,9 @@ class Rank:
     def raised_at(self) -> float | None:
         """When it began to print the exception that ended it, if it was one."""
         began = self.errors.traceback_at
-        if began is None or self.exit_code not in (None, *_AFTER_EXCEPTION) and not (self.exit_code or 0) > 0:
+        code = self.exit_code
+        may_have_raised = self.was_killed or code is None or code > 0 or code in _AFTER_EXCEPTION
+        if began is None or not may_have_raised:
             return None
         # Long before the end it was one that was only logged.
         return began if (self.ended_at or time.monotonic()) - began < _RECENT_SECONDS else None
@@ -132,13 +134,13 @@ class Rank:
     @property
     def exit_status(self) -> int:
         """The exit code as a shell counts it: 128 + n for signal n."""
-        if self.exit_code is None or self.was_killed or self.exit_code in _AFTER_EXCEPTION and self.raised_at:
+        if self.exit_code is None or self.was_killed or (self.exit_code in _AFTER_EXCEPTION and self.raised_at):
             return 1
         return self.exit_code if self.exit_code >= 0 else 128 - self.exit_code
 
     def how_it_ended(self) -> str:
         """In words: for messages."""
-        if self.was_killed or self.exit_code is None or self.exit_code in _AFTER_EXCEPTION and self.raised_at:
+        if self.was_killed or self.exit_code is None or (self.exit_code in _AFTER_EXCEPTION and self.raised_at):
             return "failed"
         if self.exit_code < 0:
             try:

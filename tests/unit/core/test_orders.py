@@ -6,13 +6,13 @@ import contextlib
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
 from hypothesis import strategies
 
-from determined.core.orders import ASK, FINAL, HOLD, NEVER, STOP, Council, Order, Orders, StopLine
+from determined.core.orders import ASK, FINAL, FRAME, HOLD, NEVER, STOP, Council, Order, Orders, StopLine
 
 PATIENCE = 20.0
 
@@ -26,6 +26,9 @@ class Rank:
         self.done = 0
         self.stopped_at: int | None = None
         self.orders.start()
+
+    def count(self) -> int:
+        return self.done
 
     def train(self, length: int, line: StopLine, barrier: threading.Barrier | None = None) -> None:
         while self.done < length:
@@ -69,7 +72,7 @@ def test_ranks_that_train_on_their_own_stop_at_one_batch(seed: int) -> None:
     with gang(size) as ranks:
         for rank in ranks:
             rank.done = rng.randrange(200)
-        lines = [rank.orders.line(lambda rank=rank: rank.done) for rank in ranks]
+        lines = [rank.orders.line(rank.count) for rank in ranks]
         askers = rng.sample(ranks, rng.randint(1, size))
         run(
             [threading.Thread(target=rank.train, args=(10**9, line)) for rank, line in zip(ranks, lines, strict=True)]
@@ -87,7 +90,7 @@ def test_ranks_in_lock_step_stop_together_or_not_at_all(seed: int) -> None:
     size, length = rng.choice([2, 3]), rng.choice([1, 2, 5, 50])
     with gang(size) as ranks:
         barrier = threading.Barrier(size)
-        lines = [rank.orders.line(lambda rank=rank: rank.done) for rank in ranks]
+        lines = [rank.orders.line(rank.count) for rank in ranks]
         trainers = [
             threading.Thread(target=rank.train, args=(length, line, barrier))
             for rank, line in zip(ranks, lines, strict=True)
@@ -106,7 +109,7 @@ def test_ranks_in_lock_step_stop_together_or_not_at_all(seed: int) -> None:
 @pytest.mark.parametrize("orderly", [True, False])
 def test_a_rank_that_leaves_keeps_nobody_waiting(leaver: int, orderly: bool) -> None:
     with gang(3) as ranks:
-        lines = [rank.orders.line(lambda rank=rank: rank.done) for rank in ranks]
+        lines = [rank.orders.line(rank.count) for rank in ranks]
         stay = [rank for rank in ranks if rank.orders.rank != leaver]
         threads = [threading.Thread(target=rank.train, args=(10**9, lines[rank.orders.rank])) for rank in stay]
         if orderly:
@@ -131,13 +134,13 @@ def test_a_rank_asked_before_it_trains_stops_without_a_batch() -> None:
 
 def test_a_rank_still_loading_when_others_are_asked_stops_where_they_do() -> None:
     with gang(2) as ranks:
-        first = ranks[0].orders.line(lambda: ranks[0].done)
+        first = ranks[0].orders.line(ranks[0].count)
         trainer = threading.Thread(target=ranks[0].train, args=(10**9, first))
         trainer.start()
         ranks[0].orders.ask()
         assert wait_until(lambda: all(rank.orders.asked for rank in ranks))
         assert trainer.is_alive()
-        second = ranks[1].orders.line(lambda: ranks[1].done)
+        second = ranks[1].orders.line(ranks[1].count)
         run([threading.Thread(target=ranks[1].train, args=(10**9, second))])
         trainer.join(PATIENCE)
         assert ranks[0].stopped_at == ranks[1].stopped_at is not None
@@ -156,7 +159,7 @@ def test_every_line_is_agreed_on_for_itself() -> None:
     with gang(2) as ranks:
         for line in [rank.orders.line(lambda: 100) for rank in ranks]:
             line.finish()
-        later = [rank.orders.line(lambda rank=rank: rank.done) for rank in ranks]
+        later = [rank.orders.line(rank.count) for rank in ranks]
         ranks[0].orders.ask()
         run([threading.Thread(target=rank.train, args=(10**9, line)) for rank, line in zip(ranks, later, strict=True)])
         assert ranks[0].stopped_at == ranks[1].stopped_at is not None
@@ -176,16 +179,12 @@ def test_a_rank_alone_stops_after_the_batch_in_flight() -> None:
 
 def test_orders_cut_in_pieces_are_put_together() -> None:
     ours, theirs = socket.socketpair()
-    heard: list[int] = []
     rank = Rank(1, 2, {0: theirs})
-    rank.orders._on_asked = heard.append
     line = rank.orders.line(lambda: 5)
-    from determined.core.orders import _FRAME
-
-    for byte in _FRAME.pack(*Order(STOP, 0)) + _FRAME.pack(*Order(FINAL, 0, 0, 9)):
+    for byte in FRAME.pack(*Order(STOP, 0)) + FRAME.pack(*Order(FINAL, 0, 0, 9)):
         ours.send(bytes([byte]))
     assert wait_until(lambda: line.is_agreed)
-    assert (line.settle(), heard) == (9, [0])
+    assert (line.settle(), rank.askers) == (9, [0])
     rank.orders.close()
     ours.close()
 
@@ -207,10 +206,10 @@ def test_the_council_concludes_once_for_all_who_are_present(data: strategies.Dat
     assert not council.is_waiting
 
 
-def wait_until(condition: object) -> bool:
+def wait_until(condition: Callable[[], bool]) -> bool:
     pause = threading.Event()
     for _ in range(2000):
-        if condition():  # type: ignore[operator]
+        if condition():
             return True
         pause.wait(0.005)
     return False

@@ -157,6 +157,6 @@ def test_nothing_is_written_for_tensorboard_without_numbers(tmp_path: pathlib.Pa
 
 
 def test_the_checksum_is_that_of_the_format() -> None:
-    assert sinks._masked_crc(b"123456789") == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(
-        4, "little"
-    )
+    assert sinks._masked_crc(b"123456789") == (
+        (0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8 & 0xFFFFFFFF
+    ).to_bytes(4, "little")

@@ -28,7 +28,9 @@ def test_folders() -> None:
 
 @pytest.mark.parametrize("wanted", ["s3://bucket/x", "gs://bucket", {"type": "s3", "bucket": "b"}, {"type": "gcs"}])
 def test_buckets_are_not_there_yet(wanted: object) -> None:
-    with pytest.raises(errors.InvalidConfigurationException, match=r"resolute\[storage\].*not available in this version"):
+    with pytest.raises(
+        errors.InvalidConfigurationException, match=r"resolute\[storage\].*not available in this version"
+    ):
         root(wanted)
 
 
