@@ -9,6 +9,7 @@ import sys
 
 from bench import contenders, results
 from bench.options import Finding, Options
+from bench.processes import RESULTS
 
 # Where each is measured, in the order of the table.
 MEASUREMENTS = {
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
         print(f"\n{results.as_text(table)}")
     if chosen.markdown:
         _write_markdown(chosen.markdown, speed)
-    print(f"\nEvery single time is in {results.RESULTS}")
+    print(f"\nEvery single time is in {RESULTS}")
     failed = [row.case for row in rows if row.verdict == "FAIL"]
     if failed:
         print(f"Over the bar: {', '.join(failed)}", file=sys.stderr)

@@ -49,7 +49,7 @@ def _in_turn(all_of_them: Sequence[contenders.Contender], number: int) -> list[c
 
 
 def median(times: Sequence[Mapping[str, Any]], key: str) -> float:
-    return statistics.median(round_[key] for round_ in times)
+    return float(statistics.median(round_[key] for round_ in times))
 
 
 def rows(cases: Sequence[Case], rounds: Rounds) -> list[Row]:
@@ -73,8 +73,12 @@ def microseconds(cases: Sequence[Case], rounds: Rounds) -> Table:
         ("bare, µs", lambda times: f"{median(times, 'bare_microseconds'):.1f}"),
         ("added, µs", lambda times: f"{median(times, 'added_microseconds'):.1f}"),
         ("ratio", lambda times: f"{median(times, 'ratio'):.3f}"),
-        ("with rare work", lambda times: f"{median(times, 'total_ratio'):.3f}"),
+        ("all chunks", lambda times: f"{median(times, 'total_ratio'):.3f}"),
         ("processor", lambda times: f"{median(times, 'cpu_ratio'):.3f}"),
+        (
+            "one stretch",
+            lambda times: f"{median(times, 'stretch_ratio'):.3f}" if "stretch_ratio" in times[0] else "–",
+        ),
         ("rows/s", lambda times: f"{median(times, 'rows_per_second'):,.0f}"),
     ]
     lines = [

@@ -1,4 +1,4 @@
-"""Measures one contender in this process: started, a fresh process each time, by ``bench.processes``.
+"""Measures one contender in this process; ``bench.processes`` starts a fresh one each time.
 
 ``python -m bench.measure CONTENDER CASES CHUNKS OUT``: cases separated by commas, times to OUT as JSON.
 """
@@ -14,8 +14,11 @@ import torch
 import torch.distributed
 
 from bench import contenders
-from bench.pace import Pace, Timing
+from bench.pace import Pace, Stretch, Timing
 from bench.work import CASES, Bare, Case, Work, same_parameters
+
+# Enough for one of our periodic checkpoints.
+STRETCH_CHUNKS = 60
 
 
 def main(contender: str, cases: str, chunks: int, out: str) -> None:
@@ -28,6 +31,8 @@ def main(contender: str, cases: str, chunks: int, out: str) -> None:
     for name in cases.split(","):
         case = CASES[name]
         found[name] = measure(train, case, min(chunks, case.chunks) if chunks else case.chunks, rank, size).to_json()
+        if size == 1 and contender in (contenders.OURS, "bare"):
+            found[name]["stretch_ratio"] = measure_stretch(train, case, chunks or STRETCH_CHUNKS)
         found[name]["rows_per_second"] = size * case.batch_size / found[name]["ours_microseconds"] * 1e6
     if rank == 0:
         with open(out, "w") as file:
@@ -54,6 +59,17 @@ def measure(train: contenders.Train, case: Case, chunks: int, rank: int, size: i
     if work.reported_losses is not None and size == 1:
         _compare(work.reported_losses, bare[0].losses)
     return pace.timing()
+
+
+def measure_stretch(train: contenders.Train, case: Case, chunks: int) -> float:
+    """Ratio to the bare loop of a long stretch without interruption, with all that happens seldom or in background."""
+
+    def start_bare() -> Callable[[], None]:
+        return Bare(Work(case, stretch.batches)).chunk
+
+    stretch = Stretch(case.chunk, chunks, start_bare)
+    train(Work(case, stretch.batches), stretch)
+    return stretch.ratio()
 
 
 def _compare(reported: list[float], expected: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""The measurements that stand on their own (start-up, checkpoints, loaders), each in a process of its own, as findings."""
+"""Start-up, checkpoints and loaders: measurements that stand on their own, each run in a process of its own."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -121,8 +122,52 @@ class Pace:
         )
 
 
+class Stretch:
+    """Times a contender in one stretch without a break, between two stretches of the bare loop as long as that.
+
+    Chunks in turn with the bare loop's leave out what happens seldom, and let threads in the background work in the
+    bare loop's time. A stretch has all of it, and more of the machine's noise.
+    """
+
+    def __init__(self, chunk: int, chunks: int, start_bare: Callable[[], Callable[[], None]], warm: int = 2) -> None:
+        self.batches = (warm + chunks) * chunk + 1
+        self._chunks = chunks
+        self._warm = warm
+        self._start_bare = start_bare
+        self._bare: Callable[[], None] | None = None
+        self._marks = 0
+        self._since = 0.0
+        self._seconds: float | None = None
+        self._bare_seconds: list[float] = []
+
+    def mark(self) -> None:
+        now = time.perf_counter()
+        if self._marks == self._warm + self._chunks:
+            self._seconds = now - self._since
+            self._run_bare()
+        elif self._marks == self._warm:
+            self._bare = self._start_bare()
+            self._bare()
+            self._run_bare()
+            self._since = time.perf_counter()
+        self._marks += 1
+
+    def ratio(self) -> float:
+        """The contender's stretch over the mean of the bare ones."""
+        if self._seconds is None:
+            raise AssertionError(f"the contender trained {self._marks} chunks instead of {self._warm + self._chunks}")
+        return self._seconds / (sum(self._bare_seconds) / len(self._bare_seconds))
+
+    def _run_bare(self) -> None:
+        assert self._bare is not None
+        since = time.perf_counter()
+        for _ in range(self._chunks):
+            self._bare()
+        self._bare_seconds.append(time.perf_counter() - since)
+
+
 def _between(times: list[float]) -> list[float]:
-    return [(before + after) / 2 for before, after in zip(times, times[1:])]
+    return [(before + after) / 2 for before, after in itertools.pairwise(times)]
 
 
 def _now() -> tuple[float, float]:

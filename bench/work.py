@@ -1,4 +1,4 @@
-"""What is trained: the same models, batches and optimizer for every contender, and the bare loop they are measured by."""
+"""What is trained: the same models, batches and optimizer for every contender, and the bare loop beside them."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Work:
             sampler: Any = self.order if self.order is not None else Order(len(dataset))
             return torch.utils.data.DataLoader(dataset, batch_size=size, sampler=sampler)
         inputs, labels = dataset.tensors
-        return [[x.clone(), y.clone()] for x, y in zip(inputs.split(size), labels.split(size))]
+        return [[x.clone(), y.clone()] for x, y in zip(torch.split(inputs, size), torch.split(labels, size))]
 
     def validation_set(self) -> torch.utils.data.TensorDataset:
         return self._validation_set
@@ -229,14 +229,14 @@ class Bare:
         if not self.work.case.reports_loss:
             for inputs, labels in batches:
                 loss = loss_of(model(inputs), labels)
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 optimizer.zero_grad()
             return
         losses: list[float] = []
         for inputs, labels in batches:
             loss = loss_of(model(inputs), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
@@ -248,7 +248,7 @@ class Bare:
         names = metric_names(self.work.case)
         for inputs, labels in batches:
             loss = loss_of(model(inputs), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
             dict.fromkeys(names, loss)
@@ -258,7 +258,7 @@ class Bare:
         for inputs, labels in batches:
             for model, optimizer in pairs:
                 loss = loss_of(model(inputs), labels)
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 optimizer.zero_grad()
 

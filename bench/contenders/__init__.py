@@ -9,13 +9,19 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from bench.pace import Pace
     from bench.work import Work
 
-Train = Callable[["Work", "Pace"], None]
+Train = Callable[["Work", "Marks"], None]
+
+
+class Marks(Protocol):
+    """Whoever holds the clock."""
+
+    def mark(self) -> None:
+        """Called before every batch whose number is a multiple of the case's chunk."""
 
 
 class Contender(NamedTuple):

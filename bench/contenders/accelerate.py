@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator  # type: ignore[import-untyped]
 
-from bench.pace import Pace
+from bench.contenders import Marks
 from bench.work import Work
 
 
-def train(work: Work, pace: Pace) -> None:
+def train(work: Work, pace: Marks) -> None:
     case, loss_of = work.case, work.loss
     accelerator = Accelerator(cpu=True)
     bare_model = work.model()

@@ -7,11 +7,11 @@ import itertools
 import torch
 from torch import nn
 
-from bench.pace import Pace
+from bench.contenders import Marks
 from bench.work import Work
 
 
-def train(work: Work, pace: Pace) -> None:
+def train(work: Work, pace: Marks) -> None:
     case, loss_of = work.case, work.loss
     model = work.model()
     ready = nn.parallel.DistributedDataParallel(model) if work.size > 1 else model
@@ -33,7 +33,7 @@ def train(work: Work, pace: Pace) -> None:
                     losses.clear()
                 pace.mark()
             loss = loss_of(ready(inputs), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
             if case.reports_loss:

@@ -7,11 +7,11 @@ import itertools
 import torch
 from lightning.fabric import Fabric
 
-from bench.pace import Pace
+from bench.contenders import Marks
 from bench.work import Work
 
 
-def train(work: Work, pace: Pace) -> None:
+def train(work: Work, pace: Marks) -> None:
     case, loss_of = work.case, work.loss
     fabric = Fabric(accelerator="cpu", devices=work.size, strategy="ddp" if work.size > 1 else "auto")
     fabric.launch()

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer, once with everything optional switched off, once as it comes (but for its report services)."""
+"""Hugging Face's Trainer, once with everything optional switched off, once as it comes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from bench.pace import Pace
+from bench.contenders import Marks
 from bench.work import Work
 
 warnings.filterwarnings("ignore", module=r"(transformers|accelerate|torch)\.")
@@ -32,7 +32,7 @@ class Model(nn.Module):
 class Trainer(transformers.Trainer):
     """Gets our batches and optimizer, and marks the chunks."""
 
-    def __init__(self, work: Work, pace: Pace, **options: Any) -> None:
+    def __init__(self, work: Work, pace: Marks, **options: Any) -> None:
         self._work = work
         self._pace = pace
         self._batches_done = 0
@@ -78,17 +78,17 @@ def _with_names(loader: torch.utils.data.DataLoader[Any]) -> torch.utils.data.Da
     )
 
 
-def train(work: Work, pace: Pace) -> None:
+def train(work: Work, pace: Marks) -> None:
     """Without progress bar, log and checkpoints."""
     _train(work, pace, disable_tqdm=True, logging_strategy="no", save_strategy="no")
 
 
-def train_with_defaults(work: Work, pace: Pace) -> None:
+def train_with_defaults(work: Work, pace: Marks) -> None:
     """With its progress bar, a log line per chunk, and a checkpoint every 500 batches."""
     _train(work, pace, logging_steps=work.case.chunk)
 
 
-def _train(work: Work, pace: Pace, **options: Any) -> None:
+def _train(work: Work, pace: Marks, **options: Any) -> None:
     case = work.case
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(

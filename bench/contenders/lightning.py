@@ -12,7 +12,7 @@ import lightning
 import torch
 from torch import Tensor
 
-from bench.pace import Pace
+from bench.contenders import Marks
 from bench.work import Work
 
 # Which of them apply is a matter of taste (few workers, CPU, no rank zero summary); none is news here.
@@ -21,7 +21,7 @@ logging.getLogger("lightning").setLevel(logging.ERROR)
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, work: Work, pace: Pace) -> None:
+    def __init__(self, work: Work, pace: Marks) -> None:
         super().__init__()
         self.model = work.model()
         self._work = work
@@ -60,7 +60,7 @@ class Ready:
         return iter(self._batches)
 
 
-def train(work: Work, pace: Pace) -> None:
+def train(work: Work, pace: Marks) -> None:
     """Without logger, checkpoints, progress bar and summary."""
     _train(
         work,
@@ -73,12 +73,12 @@ def train(work: Work, pace: Pace) -> None:
     )
 
 
-def train_with_defaults(work: Work, pace: Pace) -> None:
+def train_with_defaults(work: Work, pace: Marks) -> None:
     """With its progress bar, CSV or TensorBoard logger, and a checkpoint per epoch."""
     _train(work, pace, num_sanity_val_steps=0)
 
 
-def _train(work: Work, pace: Pace, **options: Any) -> None:
+def _train(work: Work, pace: Marks, **options: Any) -> None:
     case = work.case
     module = Module(work, pace)
     with tempfile.TemporaryDirectory() as folder:

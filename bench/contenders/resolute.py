@@ -1,4 +1,4 @@
-"""Ours, as a local run comes: run folder, JSON lines, live view, checkpoints every epoch and of the best validation."""
+"""Ours, as a local run comes: run folder, JSON lines, live view, periodic and best checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.utils.data
 from torch import Tensor
 
-from bench.pace import Pace
+from bench.contenders import Marks
 from bench.work import Work, metric_names
 from determined import pytorch
 from determined.pytorch import batches
@@ -20,7 +20,7 @@ from determined.pytorch import batches
 class Trial(pytorch.PyTorchTrial):
     """One model and one optimizer."""
 
-    def __init__(self, context: pytorch.PyTorchTrialContext, work: Work, pace: Pace) -> None:
+    def __init__(self, context: pytorch.PyTorchTrialContext, work: Work, pace: Marks) -> None:
         super().__init__(context)
         context.experimental.disable_dataset_reproducibility_checks()
         model = work.model()
@@ -41,7 +41,7 @@ class Trial(pytorch.PyTorchTrial):
         self.context.step_optimizer(self.optimizer)
         return {"loss": loss} if self._reports_loss else {}
 
-    def evaluate_batch(self, batch: Any) -> dict[str, Any]:
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         inputs, labels = batch
         return {"validation_loss": self._loss_of(self.model(inputs), labels)}
 
@@ -61,7 +61,7 @@ class Trial(pytorch.PyTorchTrial):
 class ManyMetrics(Trial):
     """Returns the case's number of metrics."""
 
-    def __init__(self, context: pytorch.PyTorchTrialContext, work: Work, pace: Pace) -> None:
+    def __init__(self, context: pytorch.PyTorchTrialContext, work: Work, pace: Marks) -> None:
         super().__init__(context, work, pace)
         self._names = metric_names(work.case)
 
@@ -78,7 +78,7 @@ class ManyMetrics(Trial):
 class ManyModels(pytorch.PyTorchTrial):
     """Trains the case's number of models on each batch, each with an optimizer."""
 
-    def __init__(self, context: pytorch.PyTorchTrialContext, work: Work, pace: Pace) -> None:
+    def __init__(self, context: pytorch.PyTorchTrialContext, work: Work, pace: Marks) -> None:
         super().__init__(context)
         context.experimental.disable_dataset_reproducibility_checks()
         self._pairs = [
@@ -99,7 +99,7 @@ class ManyModels(pytorch.PyTorchTrial):
             self.context.step_optimizer(optimizer)
         return {}
 
-    def evaluate_batch(self, batch: Any) -> dict[str, Any]:
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         inputs, labels = batch
         return {"validation_loss": self._loss_of(self._pairs[0][0](inputs), labels)}
 
@@ -142,7 +142,7 @@ class Order(torch.utils.data.Sampler[int]):
         return iter(order.tolist())
 
 
-def train(work: Work, pace: Pace) -> None:
+def train(work: Work, pace: Marks) -> None:
     case = work.case
     kind: Any = ManyModels if case.models > 1 else ManyMetrics if case.metrics else Trial
     with pytorch.init(name=f"bench-{case.name}".replace(" ", "-")) as context:
@@ -151,7 +151,8 @@ def train(work: Work, pace: Pace) -> None:
             max_length=pytorch.Batch(work.batches),
             reporting_period=pytorch.Batch(case.chunk),
             validation_period=pytorch.Batch(case.chunk) if case.validates else None,
-            checkpoint_period=pytorch.Epoch(1),
+            # About every half second on the tiny model: more often than anyone would want.
+            checkpoint_period=pytorch.Batch(50 * case.chunk),
         )
         run = context.core_context.run if context.core_context is not None else None
     if run is not None and work.rank == 0 and case.reports_loss:

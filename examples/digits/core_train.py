@@ -13,7 +13,7 @@ import determined as det
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--resume", help="the uuid of a checkpoint to go on from")
+    parser.add_argument("--resume", help="what to go on from: latest, a checkpoint's uuid, or a path")
     options = parser.parse_args()
 
     torch.manual_seed(0)
@@ -23,10 +23,10 @@ def main() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
 
-    with det.core.init() as core_context:
+    with det.core.init(latest_checkpoint=options.resume) as core_context:
         first = 0
-        if options.resume:
-            with core_context.checkpoint.restore_path(options.resume) as path:
+        if core_context.found:  # also when DET_LATEST_CHECKPOINT or a cluster says where to go on from
+            with core_context.checkpoint.restore_path(core_context.found.storage_id) as path:
                 saved = torch.load(path / "state.pt")
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
@@ -49,7 +49,7 @@ def main() -> None:
             with core_context.checkpoint.store_path({"steps_completed": done}) as (path, storage_id):
                 save(path, model, optimizer, done)
             if core_context.preempt.should_preempt():
-                print(f"stopped; go on with --resume {storage_id}")
+                print(f"stopped after epoch {done}; go on with --resume {storage_id}")
                 return
     print(f"accuracy {accuracy:.3f}")
 

@@ -93,7 +93,8 @@ class Console:
                 self.tick()
                 outlook = "  ".join(self._outlook())
                 self.info(f"{self._at(row.steps_completed)}  {label}{describe(row.metrics)}  {outlook}".rstrip())
-        if rows and self.is_live:
+        # A line taken away comes back at once; otherwise no oftener than a clock would redraw it.
+        if self.is_live and (not self._drawn or self._clock() >= self._pace[-1][0] + REDRAW_SECONDS):
             self.tick()
 
     def flush(self) -> None:
@@ -161,10 +162,11 @@ class Console:
         parts = [] if done is None else [f"{done:4.0%} {_bar(done, min(_BAR_WIDTH, width // 4))}"]
         count = self._count() or self._steps
         parts.append(f"{count:,}/{round(self._total):,}" if self._total else f"{self.unit} {count:,}")
-        parts.append(describe(self._latest, most=4))
-        parts.extend(self._outlook()[0 if done is None else 1 :])
-        parts.append(self._status)
-        return "  ".join(part for part in parts if part)
+        parts.extend([self._status, describe(self._latest, most=4), *self._outlook()[0 if done is None else 1 :]])
+        parts = [part for part in parts if part]
+        while len(parts) > 1 and sum(map(len, parts)) + 2 * len(parts) > width:
+            parts.pop()  # half a number misleads
+        return "  ".join(parts)
 
     def _outlook(self) -> list[str]:
         """How far, how fast, and how long still."""
@@ -175,8 +177,11 @@ class Console:
             seconds = now - since
             if seconds > 0.2 and new_count > count:
                 parts.append(f"{_short((new_count - count) / seconds)} {_plural(self.unit)}/s")
+            # Progress may have begun to be reported later than metrics.
+            since, fraction = next(((at, done) for at, _, done in self._pace if done is not None), (since, None))
+            seconds = now - since
             if seconds > 0.2 and new_fraction is not None and fraction is not None and new_fraction > fraction:
-                parts.append(f"{duration((1 - new_fraction) * seconds / (new_fraction - fraction))} left")
+                parts.append(f"{duration(round((1 - new_fraction) * seconds / (new_fraction - fraction)))} left")
         return parts
 
 

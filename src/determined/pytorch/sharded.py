@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,10 @@ def save(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer
 def load(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], folder: pathlib.Path) -> None:
     """Read what this rank now owns; every rank calls this."""
     state = _state(models, optimizers)
-    dcp.load(state, checkpoint_id=str(folder / FOLDER), no_dist=not torch.distributed.is_initialized())
+    with warnings.catch_warnings():
+        # One process reading what many wrote is meant, and needs no remark.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        dcp.load(state, checkpoint_id=str(folder / FOLDER), no_dist=not torch.distributed.is_initialized())
     for index, model in enumerate(models):
         dcp_state.set_model_state_dict(model, state[f"model_{index}"])
     for index, optimizer in enumerate(optimizers):

@@ -102,7 +102,7 @@ class DetCallback(TrainerCallback):
         self._core.beats[0] = self._steps
         if self._steps == self._first_step + 1:
             self._report_progress(state)
-        if self._line is not None and self._line.reached():
+        if self._steps < state.max_steps and self._line is not None and self._line.reached():
             self.was_preempted = control.should_training_stop = True
             self._core.preempt.acknowledge_preemption_signal()
         if _is_at_end_of_epoch(state):

@@ -62,7 +62,7 @@ def test_nothing_is_stored_when_the_block_raises(checkpoint: CheckpointContext) 
 
 def test_a_full_disk_is_the_error_a_trainer_survives(checkpoint: CheckpointContext) -> None:
     before = save(checkpoint, 1)
-    with pytest.raises(errors.CheckpointStateException, match="No space left"), checkpoint.store_path() as (path, _):
+    with pytest.raises(errors.CheckpointStateException, match="No space left"), checkpoint.store_path():
         raise OSError(errno.ENOSPC, "No space left on device")
     assert [entry.storage_id for entry in checkpoint.list()] == [before]
 

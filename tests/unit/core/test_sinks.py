@@ -10,7 +10,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from determined.core import sinks
@@ -35,7 +35,8 @@ SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.tex
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
 
 
-@given(st.dictionaries(st.text(), VALUES))
+@given(st.dictionaries(st.text(), VALUES, max_size=4))
+@settings(max_examples=40)
 def test_any_value_round_trips(metrics: dict[str, Any]) -> None:
     line = encode_row(Row("training", 1, metrics, None, 0.0), 3)
     assert line.count(b"\n") == 1

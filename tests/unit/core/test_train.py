@@ -89,7 +89,7 @@ def test_values_of_other_libraries_become_plain_at_once(train: TrainContext, run
         "nan": math.nan,
         "big": 2**70,
     }
-    train.report_training_metrics(np.int64(1), metrics)  # type: ignore[arg-type]
+    train.report_training_metrics(np.int64(1), metrics)
     growing += 7
     metrics["late"] = 1
     train.flush()
