@@ -9,7 +9,7 @@ import sys
 
 from bench import contenders, results
 from bench.options import Finding, Options
-from bench.processes import RESULTS
+from bench.processes import RESULTS, ContenderFailed
 
 # Where each is measured, in the order of the table.
 MEASUREMENTS = {
@@ -30,12 +30,17 @@ def main(arguments: list[str]) -> int:
         chunks=chosen.chunks or (4 if chosen.quick else 0),
         contenders=_contenders(chosen.contenders),
         cases=chosen.cases,
+        results=chosen.results,
     )
     findings: list[Finding] = []
     for name in chosen.names or MEASUREMENTS:
         module, _, function = MEASUREMENTS[name].partition(":")
-        finding: Finding = getattr(importlib.import_module(module), function)(options)
-        results.write(name, finding.rows, finding.tables, finding.details)
+        try:
+            finding: Finding = getattr(importlib.import_module(module), function)(options)
+        except ContenderFailed as failure:
+            print(failure, file=sys.stderr)
+            return 1
+        results.write(options.results, name, finding.rows, finding.tables, finding.details)
         findings.append(finding)
     rows = [row for finding in findings for row in finding.rows]
     tables = [table for finding in findings for table in finding.tables]
@@ -44,7 +49,7 @@ def main(arguments: list[str]) -> int:
         print(f"\n{results.as_text(table)}")
     if chosen.markdown:
         _write_markdown(chosen.markdown, speed)
-    print(f"\nEvery single time is in {RESULTS}")
+    print(f"\nEvery single time is in {options.results}")
     failed = [row.case for row in rows if row.verdict == "FAIL"]
     if failed:
         print(f"Over the bar: {', '.join(failed)}", file=sys.stderr)
@@ -59,6 +64,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--chunks", type=int, help="at most how many chunks to time of each case")
     parser.add_argument("--contenders", type=_commas, default=[], help=f"of {', '.join(contenders.ALL)}")
     parser.add_argument("--cases", type=_commas, default=[], help="of the cases of a measurement, such as loop,conv")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="where to keep every single time")
     parser.add_argument("--markdown", metavar="FILE", help="write the Speed table there, - for standard output")
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.names if name not in MEASUREMENTS]

@@ -30,7 +30,9 @@ def measure(options: Options, cases: Mapping[str, Case], *, ranks: int) -> Findi
             for group in groups:
                 options.say(f"round {number + 1}/{options.rounds}: {contender.title}: {', '.join(group)}")
                 try:
-                    found = processes.measure(contender.name, group, ranks=ranks, chunks=options.chunks)
+                    found = processes.measure(
+                        contender.name, group, ranks=ranks, chunks=options.chunks, scratch=options.results
+                    )
                 except processes.ContenderFailed as failure:
                     if contender.name == contenders.OURS:
                         raise

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.options import Finding, Options
-from bench.processes import RESULTS, ROOT
+from bench.processes import ROOT
 from bench.results import Row, Table
 
 _RUN = "import json, sys; from bench import {0}; json.dump({0}.run(quick={1}), open(sys.argv[1], 'w'))"
@@ -101,8 +101,8 @@ def loader(options: Options) -> Finding:
 
 def _found(name: str, options: Options) -> Any:
     options.say(f"{name}, in a process of its own")
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=RESULTS, prefix="run-") as folder:
+    options.results.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.results, prefix="run-") as folder:
         out = f"{folder}/found.json"
         command = [sys.executable, "-c", _RUN.format(name, options.is_quick), out]
         subprocess.run(command, cwd=ROOT, env={**_environment(), "BENCH_DIR": folder}, check=True)

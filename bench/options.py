@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from bench.contenders import ALL, Contender
+from bench.processes import RESULTS
 from bench.results import Row, Table
 
 
@@ -20,6 +22,7 @@ class Options:
     chunks: int = 0
     contenders: Sequence[Contender] = tuple(ALL.values())
     cases: Sequence[str] = ()
+    results: pathlib.Path = RESULTS  # JSON files, and run folders while they are measured
 
     def with_contenders(self, chosen: Sequence[Contender]) -> Options:
         return dataclasses.replace(self, contenders=chosen)

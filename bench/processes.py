@@ -25,11 +25,11 @@ class ContenderFailed(Exception):
     """A contender did not come to the end of its work; the text is the last it said."""
 
 
-def measure(contender: str, cases: list[str], *, ranks: int = 1, chunks: int = 0) -> dict[str, Any]:
+def measure(contender: str, cases: list[str], *, ranks: int, chunks: int, scratch: pathlib.Path) -> dict[str, Any]:
     """What ``bench.measure`` found for each case; ``chunks`` is at most how many to time, 0 for the case's own."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    # On the disk of the checkout, not in memory: run folders and checkpoints cost what they cost.
-    with tempfile.TemporaryDirectory(dir=RESULTS, prefix="run-") as folder:
+    scratch.mkdir(parents=True, exist_ok=True)
+    # On a disk, not in memory: run folders and checkpoints cost what they cost.
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="run-") as folder:
         out = pathlib.Path(folder) / "times.json"
         command = [sys.executable, "-m", "bench.measure", contender, ",".join(cases), str(chunks), str(out)]
         _run(command, pathlib.Path(folder), ranks)

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from bench.processes import RESULTS
-
 _PACKAGES = ("resolute", "torch", "lightning", "accelerate", "transformers", "safetensors")
 
 
@@ -112,10 +110,10 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-def write(name: str, rows: Sequence[Row], tables: Sequence[Table], details: Any) -> pathlib.Path:
-    """Keep a measurement, with every single time, as ``results/<name>.json``."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
+def write(folder: pathlib.Path, name: str, rows: Sequence[Row], tables: Sequence[Table], details: Any) -> pathlib.Path:
+    """Keep a measurement, with every single time, as ``<name>.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
     document = {
         "surroundings": surroundings(),
         "rows": [{**dataclasses.asdict(row), "verdict": row.verdict} for row in rows],

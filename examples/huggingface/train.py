@@ -19,20 +19,23 @@ def main() -> None:
     parser.add_argument("--resume", nargs="?", const="latest", help="latest, a checkpoint's uuid, or a path")
     options = parser.parse_args()
 
-    arguments = TrainingArguments(
-        output_dir=options.output,
-        num_train_epochs=options.epochs,
-        per_device_train_batch_size=32,
-        learning_rate=5e-3,
-        logging_steps=20,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=1,
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
+    has_gpu = torch.cuda.is_available()
     with core.init(latest_checkpoint=options.resume) as core_context:
+        arguments = TrainingArguments(
+            output_dir=options.output,
+            num_train_epochs=options.epochs,
+            per_device_train_batch_size=core_context.distributed.shard_batch_size(16),
+            per_device_eval_batch_size=100,
+            learning_rate=1e-3,
+            logging_steps=20,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            save_total_limit=1,
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=not has_gpu,
+            dataloader_pin_memory=has_gpu,
+        )
         det_callback = DetCallback(core_context, arguments)
         trainer = make_trainer(arguments, det_callback)
         trainer.train(resume_from_checkpoint=det_callback.last_checkpoint)
@@ -49,10 +52,10 @@ def make_trainer(arguments: TrainingArguments, det_callback: DetCallback) -> Tra
     tokenizer = texts.tokenizer()
     config = BertConfig(
         vocab_size=len(texts.WORDS),
-        hidden_size=32,
-        num_hidden_layers=1,
+        hidden_size=64,
+        num_hidden_layers=2,
         num_attention_heads=4,
-        intermediate_size=64,
+        intermediate_size=128,
         max_position_embeddings=32,
     )
     trainer = Trainer(

@@ -62,7 +62,8 @@ def train(strategy: str, stop_after: int | None, resume: bool, weights: pathlib.
 
 
 def _whole(value: Any) -> torch.Tensor:
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
+    whole: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return whole
 
 
 def run(folder: pathlib.Path, ranks: int, strategy: str, stop_after: int | None = None, resume: bool = False) -> Any:

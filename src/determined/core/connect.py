@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from determined import errors
 from determined.core import beats as beats_file
-from determined.core import checkpoint_journal, cluster_info, environment
+from determined.core import checkpoint_journal, cluster_info, environment, tracebacks
 from determined.core.checkpoint import CheckpointContext, Found, read_metadata
 from determined.core.checkpoint_journal import Journal
 from determined.core.code_capture import CodeCapture
@@ -55,6 +55,8 @@ def init(
     a path) goes on with the run that checkpoint is of.
     """
     environ = os.environ
+    if not environ.get("DET_DEBUG"):
+        tracebacks.install()
     owns_distributed = distributed is None
     if distributed is None:
         has_ranks = "RANK" in environ and "WORLD_SIZE" in environ
@@ -82,7 +84,7 @@ def init(
     reporter = desk.make_reporter(run, tensorboard_mode) if is_chief else None
     train = TrainContext(run, checkpoint, console, reporter, tensorboard_mode)
     preempt = PreemptContext(distributed, preempt_mode).start()
-    preempt.install_signals()
+    preempt.install_signals(environ.get("DET_STACKS"))
     context = Context(
         Parts(
             train=train,

@@ -75,8 +75,8 @@ class Reporter:
             return
         self._closed = True
         if self._thread is not None:
-            self._hurry.set()
             self._queue.put(None)
+            self._hurry.set()
             self._thread.join()
         for sink in self._sinks:
             self._guard(sink.close)
@@ -97,8 +97,8 @@ class Reporter:
         if self._thread is None or self._closed:
             return
         barrier = _Barrier()
-        self._hurry.set()
         self._queue.put(barrier)
+        self._hurry.set()  # after the barrier: before it, the thread might have hurried for nothing
         barrier.reached.wait()
 
     def _raise(self) -> None:

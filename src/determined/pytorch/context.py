@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from determined import core, errors
-from determined.pytorch import data, parallel
+from determined.pytorch import parallel
+from determined.pytorch.data import to_device as move_to_device
 from determined.pytorch.gradients import Gradients
 from determined.pytorch.lr_scheduler import LRScheduler
 from determined.pytorch.precision import Precision
@@ -383,9 +384,9 @@ class PyTorchTrialContext:
 
     # Data, TensorBoard, profiling.
 
-    def to_device(self, data_: Any, warned_types: set[type] | None = None) -> Any:
+    def to_device(self, data: Any, warned_types: set[type] | None = None) -> Any:
         """Move arrays and tensors, however nested, to this rank's device."""
-        return data.to_device(data_, self.device, warned_types)
+        return move_to_device(data, self.device, warned_types)
 
     def set_enable_tensorboard_logging(self, enable_tensorboard_logging: bool) -> None:
         """Whether reported metrics also go to TensorBoard."""
@@ -414,7 +415,7 @@ class PyTorchTrialContext:
                     "get_tensorboard_writer() needs the tensorboard package; install it with "
                     "pip install 'resolute[tensorboard]'"
                 ) from error
-            self._writer = SummaryWriter(log_dir=str(self.get_tensorboard_path()))  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(log_dir=str(self.get_tensorboard_path()))
         return self._writer
 
     def set_profiler(self, *args: Any, **kwargs: Any) -> None:
@@ -432,7 +433,7 @@ class PyTorchTrialContext:
     def close(self) -> None:
         """Let go of what was opened on demand."""
         if self._writer is not None:
-            self._writer.close()  # type: ignore[no-untyped-call]
+            self._writer.close()
             self._writer = None
 
     def use_amp(self, dtype: torch.dtype | None) -> None:

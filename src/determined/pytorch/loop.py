@@ -57,7 +57,7 @@ def train(parts: Parts, progress: Progress, *, step_zero_validation: bool) -> No
     while not schedule.is_over(progress.batches_done):
         boundary = schedule.next(progress.batches_done)
         train_until(boundary.at, parts, progress)
-        if progress.batches_done >= parts.line.at:
+        if parts.line.reached():
             return leave_early(parts, progress)
         settle(boundary, parts, progress)
         if stop_requested(parts):
@@ -78,11 +78,8 @@ def train_until(boundary: int, parts: Parts, progress: Progress) -> None:
     for model in parts.context.models:
         model.train()
     line = parts.line
-    while progress.batches_done < boundary:
+    while progress.batches_done < boundary and not line.reached():
         train_within_epoch(boundary, parts, progress)
-        # settle() may put the line further on, when other ranks were ahead of us.
-        if progress.batches_done >= line.at and progress.batches_done >= line.settle():
-            return
 
 
 def train_within_epoch(boundary: int, parts: Parts, progress: Progress) -> None:
@@ -111,19 +108,35 @@ def train_batches(done: int, edge: int, epoch_idx: int, parts: Parts, progress: 
     train_batch: Callable[..., Any] = parts.trial.train_batch
     line, beats, move, add_row = parts.line, parts.beats, parts.move, parts.rows.append
     before, after = _around_batches(parts)
-    while done < edge and done < line.at:
-        batch = next_batch()
-        if move is not None:
-            batch = move(batch)
-        for step in before:
-            step(done)
-        row = keep(train_batch(batch=batch, epoch_idx=epoch_idx, batch_idx=done))
-        for step in after:
-            step(done)
-        add_row(row)
-        done += 1
-        progress.batches_done = done
-        beats[0] = done
+    batch = None
+    try:
+        while done < edge and done < line.at:
+            batch = next_batch()
+            if move is not None:
+                batch = move(batch)
+            for step in before:
+                step(done)
+            row = keep(train_batch(batch=batch, epoch_idx=epoch_idx, batch_idx=done))
+            for step in after:
+                step(done)
+            add_row(row)
+            done += 1
+            progress.batches_done = done
+            beats[0] = done
+    except TypeError as error:
+        _explain(error, batch)
+        raise
+
+
+def _explain(error: TypeError, batch: Any) -> None:
+    """A batch given to a model as it is: the most common slip, and torch's message does not say what a batch is."""
+    kind = type(batch).__name__
+    if kind in ("list", "tuple", "dict") and f"not {kind}" in str(error) and hasattr(error, "add_note"):
+        parts = ", ".join(map(repr, batch)) if isinstance(batch, dict) else f"{len(batch)} parts"
+        error.add_note(
+            f"The batch is a {kind} of {parts}, as the data loader made it; take it apart first, as in "
+            + ("data = batch[...]" if kind == "dict" else "data, labels = batch")
+        )
 
 
 Step = Callable[[int], None]

@@ -57,11 +57,9 @@ class OldestTrial(PyTorchTrial):
         self._train = _with_model(trial.train_batch, self.model)
         # Validation has two forms; only the one the user wrote may seem to exist on the adapter.
         if overrides(trial, "evaluate_batch"):
-            self.evaluate_batch = _with_model(trial.evaluate_batch, self.model)  # type: ignore[method-assign]
+            self.evaluate_batch = _with_model(trial.evaluate_batch, self.model)
         if overrides(trial, "evaluate_full_dataset"):
-            self.evaluate_full_dataset = _with_model(  # type: ignore[method-assign]
-                trial.evaluate_full_dataset, self.model
-            )
+            self.evaluate_full_dataset = _with_model(trial.evaluate_full_dataset, self.model)
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> dict[str, Any]:
         result: Any = self._train(batch=batch, epoch_idx=epoch_idx, batch_idx=batch_idx)
@@ -116,7 +114,7 @@ def _with_model(method: Callable[..., Any], model: nn.Module) -> Callable[..., A
 
 
 def _clipping(context: PyTorchTrialContext) -> Callable[[Any], Any] | None:
-    hparams = context.settings.hparams or {}
+    hparams: dict[str, Any] = context.settings.hparams or {}
     norm, value = hparams.get("clip_grad_l2_norm"), hparams.get("clip_grad_val")
     if norm and value:
         raise errors.InvalidExperimentException(
@@ -131,4 +129,4 @@ def _clipping(context: PyTorchTrialContext) -> Callable[[Any], Any] | None:
 
 def _mixed_precision(context: PyTorchTrialContext) -> bool:
     optimizations = (context.settings.exp_conf or {}).get("optimizations") or {}
-    return optimizations.get("mixed_precision", "O0") != "O0"
+    return bool(optimizations.get("mixed_precision", "O0") != "O0")

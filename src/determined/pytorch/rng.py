@@ -25,7 +25,7 @@ def capture() -> dict[str, Any]:
         "np_rng_state": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
         "random_rng_state": [version, torch.tensor(words, dtype=torch.int64), gauss],
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["gpu_rng_state"] = torch.cuda.get_rng_state()
     return state
 

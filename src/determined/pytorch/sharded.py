@@ -8,25 +8,29 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint import state_dict as dcp_state
 
 FOLDER = "sharded"
 
 
 def save(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], folder: pathlib.Path) -> None:
     """Write the pieces of all ranks; every rank calls this with the same folder."""
-    dcp.save(_state(models, optimizers), checkpoint_id=str(folder / FOLDER))
+    # Takes a second to import, which only sharded models need to pay.
+    from torch.distributed.checkpoint.state_dict_saver import save as save_pieces
+
+    save_pieces(_state(models, optimizers), checkpoint_id=str(folder / FOLDER))
 
 
 def load(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], folder: pathlib.Path) -> None:
     """Read what this rank now owns; every rank calls this."""
+    from torch.distributed.checkpoint import state_dict as dcp_state
+    from torch.distributed.checkpoint.state_dict_loader import load as load_pieces
+
     state = _state(models, optimizers)
     with warnings.catch_warnings():
         # One process reading what many wrote is meant, and needs no remark.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        dcp.load(state, checkpoint_id=str(folder / FOLDER), no_dist=not torch.distributed.is_initialized())
+        load_pieces(state, checkpoint_id=str(folder / FOLDER), no_dist=not torch.distributed.is_initialized())
     for index, model in enumerate(models):
         dcp_state.set_model_state_dict(model, state[f"model_{index}"])
     for index, optimizer in enumerate(optimizers):
@@ -34,6 +38,8 @@ def load(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer
 
 
 def _state(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+    from torch.distributed.checkpoint import state_dict as dcp_state
+
     state: dict[str, Any] = {}
     for index, model in enumerate(models):
         state[f"model_{index}"] = dcp_state.get_model_state_dict(model)

@@ -44,15 +44,16 @@ class Target:
 
     def value(self, found: Mapping[str, Any]) -> float | None:
         """The metric's value in a validation; None when no metric was named and none stands out."""
-        if self.name(found) is None:
+        metric = self.name(found)
+        if metric is None:
             return None
-        if self.metric not in found:
+        if metric not in found:
             raise RuntimeError(
                 f"the searcher's metric {self.metric!r} is not among the validation metrics "
                 f"({', '.join(sorted(map(str, found))) or 'none'}); return it from evaluate_batch, or change "
                 "searcher.metric"
             )
-        value = found[self.metric]
+        value = found[metric]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RuntimeError(f"the searcher's metric {self.metric!r} must be one number, not {value!r}")
         return float(value)

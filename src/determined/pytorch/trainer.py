@@ -103,6 +103,7 @@ class Trainer:
             raise errors.InvalidExperimentException(
                 "a context made to load a checkpoint cannot train; make the trial with det.pytorch.init()"
             )
+        core_context.console.unit = "batch"
         is_managed = core_context.info is not None
         if test_mode and is_managed:
             raise ValueError("test_mode is for local runs; on a cluster use det experiment create --test")
@@ -129,6 +130,7 @@ class Trainer:
         seed = context.get_trial_seed()
         with contextlib.ExitStack() as closing:
             closing.callback(checkpointer.wait)
+            closing.callback(_stop_watching, core_context.beats)
             closing.callback(_call_each, hooks.trial_shutdown)
             for startup_hook in hooks.trial_startup:
                 startup_hook(progress.batches_done, saved.uuid if saved else None)
@@ -156,7 +158,14 @@ class Trainer:
                 hooks=hooks,
                 source=source,
                 validation=Validation(
-                    trial, context, hooks, val_data, seed=seed, move=move, max_batches=1 if test_mode else None
+                    trial,
+                    context,
+                    hooks,
+                    val_data,
+                    seed=seed,
+                    move=move,
+                    beats=core_context.beats,
+                    max_batches=1 if test_mode else None,
                 ),
                 checkpointer=checkpointer,
                 reports=reports,
@@ -169,6 +178,7 @@ class Trainer:
                 move=move,
                 rows=rows,
             )
+            closing.callback(parts.line.finish)
             if parts.schedule.end < 1:
                 raise errors.InvalidExperimentException(f"max_length must be at least 1, not {max_length!r}")
             progress.started = True
@@ -291,8 +301,8 @@ class Trainer:
             raise errors.InvalidExperimentException(f"{method}() returned None; is a return statement missing?")
         if isinstance(given, torch.utils.data.DataLoader) and self._context.checks_loaders:
             raise RuntimeError(
-                f"{method}() gave a plain torch DataLoader. Use det.pytorch.DataLoader, which takes the same arguments, "
-                "shards data over ranks and resumes exactly; or you can disable this check by calling "
+                f"{method}() gave a plain torch DataLoader. Use det.pytorch.DataLoader, which takes the same "
+                "arguments, shards data over ranks and resumes exactly; or you can disable this check by calling "
                 "context.experimental.disable_dataset_reproducibility_checks() in the trial's __init__, and shard the "
                 "data yourself"
             )
@@ -334,6 +344,11 @@ def _mover(context: PyTorchTrialContext) -> Callable[[Any], Any] | None:
         return data.to_device(batch, device, warned)
 
     return stay
+
+
+def _stop_watching(beats: memoryview) -> None:
+    """What comes after training takes as long as it takes."""
+    beats[0] = 0
 
 
 def _close_loader(loader: Any) -> None:

@@ -141,7 +141,7 @@ class TrainingContext(PyTorchTrialContext):
         with self._core.checkpoint.reading(found.path, trusting=(restoring.STATE,)) as folder:
             trial, context = loading.load(folder, trial_class, device=self.device)
         self._built.append((trial, context))
-        return trial
+        return trial  # type: ignore[no-any-return]
 
     def predict(self, trial: PyTorchTrial, data: Any) -> Any:
         """Predictions for all of ``data``, shared out over the ranks, joined in the dataset's order on the chief.
@@ -158,7 +158,8 @@ class TrainingContext(PyTorchTrialContext):
                 return context
         if isinstance(trial, type):
             raise TypeError(
-                f"this takes a trial, not the class {trial.__name__}; make one with context.build_trial({trial.__name__})"
+                f"this takes a trial, not the class {trial.__name__}; "
+                f"make one with context.build_trial({trial.__name__})"
             )
         return self
 

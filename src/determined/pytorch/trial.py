@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
@@ -25,10 +25,6 @@ class PyTorchTrial:
     def __init__(self, context: PyTorchTrialContext) -> None:
         self.context = context
 
-    def train_batch(self, batch: data.TorchData, epoch_idx: int, batch_idx: int) -> Union[torch.Tensor, dict[str, Any]]:
-        """Train on one batch and return its loss, or a dict of metrics. ``batch_idx`` counts over all epochs."""
-        raise _not_defined(self, "train_batch")
-
     def build_training_data_loader(self) -> Any:
         """The training data, as a det.pytorch.DataLoader with this rank's batch size."""
         raise _not_defined(self, "build_training_data_loader")
@@ -41,9 +37,19 @@ class PyTorchTrial:
         """Callbacks by name; the names identify their state in checkpoints."""
         return {}
 
-    def evaluate_batch(self, batch: data.TorchData, batch_idx: int) -> dict[str, Any]:
-        """Metrics of one validation batch, the same names for every batch. ``batch_idx`` may be left out."""
-        raise _not_defined(self, "evaluate_batch")
+    if TYPE_CHECKING:
+        # Users leave batch_idx out, or write the oldest forms with a model: to a type checker all of them are right.
+        def train_batch(self, *args: Any, **kwargs: Any) -> Any: ...
+        def evaluate_batch(self, *args: Any, **kwargs: Any) -> Any: ...
+    else:
+
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            """Train on one batch and return its loss, or a dict of metrics. ``batch_idx`` counts over all epochs."""
+            raise _not_defined(self, "train_batch")
+
+        def evaluate_batch(self, batch, batch_idx):
+            """Metrics of one validation batch, the same names for every batch. ``batch_idx`` may be left out."""
+            raise _not_defined(self, "evaluate_batch")
 
     def evaluate_full_dataset(self, data_loader: torch.utils.data.DataLoader[Any]) -> dict[str, Any]:
         """Metrics of the whole validation set, computed on the chief."""

@@ -61,6 +61,7 @@ class DetCallback(TrainerCallback):
         self.was_preempted = False
         self.last_checkpoint = None
         self._resumes_at: int | None = None
+        _require_same_gang(args, core_context.distributed.size)
         _require_resumable(args, core_context.distributed.cross_size)
         self._keep_by_policy(args)
         if core_context.found is not None:
@@ -75,7 +76,6 @@ class DetCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._require_same_gang(args)
         self._require_resumed(state)
         self._steps = self._first_step = state.global_step
         # A checkpoint of the very end, in the middle of an epoch: the Trainer would do one more step before it looks.
@@ -214,14 +214,6 @@ class DetCallback(TrainerCallback):
         self._resumes_at = resuming.steps_in(checkpoint)
         self._args.resume_from_checkpoint = self.last_checkpoint  # scripts made from Hugging Face's examples look there
 
-    def _require_same_gang(self, args: TrainingArguments) -> None:
-        size = self._core.distributed.size
-        if args.world_size != size:
-            raise ValueError(
-                f"the Trainer runs on {args.world_size} processes, but the core context knows of {size}; start the "
-                "script with determined.launch.torch_distributed or torchrun, and let core.init() find the ranks"
-            )
-
     def _require_resumed(self, state: TrainerState) -> None:
         wanted, self._resumes_at = self._resumes_at, None
         if wanted is not None and state.global_step != wanted:
@@ -301,6 +293,22 @@ def _taking_group(
     except TypeError:
         return lambda metrics, group: filter_metrics(metrics)
     return filter_metrics
+
+
+def _require_same_gang(args: TrainingArguments, size: int) -> None:
+    if args.world_size != size:
+        instead = (
+            "without GPUs the Trainer joins the other processes only with TrainingArguments(use_cpu=True)"
+            if size > 1 and not args.use_cpu
+            else "start the script with determined.launch.torch_distributed or torchrun, and let core.init() find the ranks"
+        )
+        raise ValueError(
+            f"the Trainer runs on {_count(args.world_size)}, but the core context knows of {size}; {instead}"
+        )
+
+
+def _count(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
 
 
 def _require_resumable(args: TrainingArguments, machines: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from determined.pytorch import metrics
 from determined.pytorch.target import Target
 
 
-def averages(*rows: dict) -> dict:
+def averages(*rows: dict[str, Any]) -> dict[str, Any]:
     return metrics.Averages().over_ranks([metrics.Averages().of([metrics.keep(row) for row in rows])])
 
 

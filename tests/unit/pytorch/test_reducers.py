@@ -44,14 +44,20 @@ def test_a_class_reducer_is_returned_and_reported_under_its_name() -> None:
 
 def test_a_function_gets_all_values_in_batch_order() -> None:
     seen: list[Any] = []
-    reducer = SimpleReducer(lambda values: seen.extend(values) or len(values))
+
+    def count(values: list[Any]) -> int:
+        seen.extend(values)
+        return len(values)
+
+    reducer = SimpleReducer(count)
     assert reducer.cross_slot_reduce([[0, 2, 4], [1, 3]]) == 5
     assert seen == [0, 1, 2, 3, 4]
 
 
 def test_a_nameless_reducer_reports_its_dict() -> None:
     reducers = alone()
-    reducers.wrap(lambda values: {"n": len(values)}, None, True, False).update(1)
+    wrapped: Any = reducers.wrap(lambda values: {"n": len(values)}, None, True, False)
+    wrapped.update(1)
     assert reducers.reduce(for_training=True) == {"n": 1}
     assert reducers.reduce(for_training=False) == {}
 
@@ -80,7 +86,7 @@ def test_wrapping_twice_or_nonsense_is_refused() -> None:
 def test_a_failing_reducer_is_named() -> None:
     reducers = alone()
     reducers.wrap(lambda values: 1 / 0, "ratio", True, True)
-    with pytest.raises(ValueError, match="ratio.*ZeroDivisionError"):
+    with pytest.raises(ValueError, match=r"ratio.*ZeroDivisionError"):
         reducers.reduce(for_training=True)
 
 

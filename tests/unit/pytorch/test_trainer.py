@@ -69,6 +69,12 @@ def fit(trial: pytorch.PyTorchTrial, context: pytorch.PyTorchTrialContext, **arg
     return pytorch.Trainer(trial, context).fit(**arguments)
 
 
+def _weight(trial: Any) -> torch.Tensor:
+    weight = trial.model.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
 def run_folder() -> pathlib.Path:
     (folder,) = pathlib.Path(os.environ["DET_RUNS_DIR"]).iterdir()
     return folder
@@ -211,7 +217,7 @@ def test_loaders_may_be_passed_instead_of_defined(context: pytorch.TrainingConte
         evaluate_batch = OneVariable.evaluate_batch
 
     trial = context.build_trial(WithoutLoaders)
-    with pytest.raises(errors.InvalidExperimentException, match="no training data.*pass loaders"):
+    with pytest.raises(errors.InvalidExperimentException, match=r"no training data.*pass loaders"):
         context.fit(trial, max_length=det.Batches(2))
     context.fit(trial, pytorch.DataLoader(Ones(), 4), pytorch.DataLoader(Ones(), 4), max_length=det.Batches(2))
     assert trial.events[-1] == "batch 1 of epoch 0"
@@ -308,14 +314,14 @@ def test_nothing_wrapped_is_said_so(context: pytorch.TrainingContext) -> None:
         def __init__(self, context: pytorch.PyTorchTrialContext) -> None:
             self.context = context
 
-    with pytest.raises(errors.InvalidExperimentException, match="wrapped no model.*wrap_model"):
+    with pytest.raises(errors.InvalidExperimentException, match=r"wrapped no model.*wrap_model"):
         fit(NoModel(context), context)
 
     class NoOptimizer(OneVariable):
         def __init__(self, context: pytorch.PyTorchTrialContext) -> None:
             context.wrap_model(nn.Linear(1, 1))
 
-    with pytest.raises(errors.InvalidExperimentException, match="wrapped no optimizer.*wrap_optimizer"):
+    with pytest.raises(errors.InvalidExperimentException, match=r"wrapped no optimizer.*wrap_optimizer"):
         fit(NoOptimizer(context), context)
 
 
@@ -377,7 +383,7 @@ def test_evaluate_full_dataset_gets_a_torch_loader(context: pytorch.TrainingCont
 
 def test_metrics_must_be_the_same_for_every_validation_batch(context: pytorch.TrainingContext) -> None:
     class Changing(OneVariable):
-        def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:  # type: ignore[override]
+        def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
             return {f"m{batch_idx}": 1}
 
     with pytest.raises(ValueError, match="same metrics for every batch"):
@@ -463,11 +469,11 @@ def test_the_oldest_api_trains_with_the_same_loop() -> None:
             decay = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
             return pytorch.LRScheduler(decay, pytorch.LRScheduler.StepMode.STEP_EVERY_EPOCH)
 
-        def train_batch(self, batch: Any, model: nn.Module, epoch_idx: int, batch_idx: int) -> Any:  # type: ignore[override]
+        def train_batch(self, batch: Any, model: nn.Module, epoch_idx: int, batch_idx: int) -> Any:
             data, labels = batch
             return {"loss": nn.functional.mse_loss(model(data), labels), "twice": 2.0}
 
-        def evaluate_batch(self, batch: Any, model: nn.Module) -> Any:  # type: ignore[override]
+        def evaluate_batch(self, batch: Any, model: nn.Module) -> Any:
             return {"error": (model(batch[0]) - batch[1]).abs().mean()}
 
     with pytorch.init(hparams={"clip_grad_l2_norm": 1.0}) as context:
@@ -487,7 +493,7 @@ def test_checkpoints_have_the_documented_layout_and_load_without_running_code(co
     assert load_data["trial_type"] == "PyTorchTrial"
     assert load_data["trial_cls_spec"].endswith(":OneVariable")
     trial = pytorch.load_trial_from_checkpoint_path(str(folder), trial_class=OneVariable)
-    assert torch.equal(trial.model.weight, state["models_state_dict"][0]["weight"])  # type: ignore[union-attr]
+    assert torch.equal(_weight(trial), state["models_state_dict"][0]["weight"])
 
 
 def test_a_checkpoint_of_another_shape_is_refused_in_one_sentence() -> None:
@@ -508,17 +514,17 @@ def test_predictions_come_in_the_datasets_order(context: pytorch.TrainingContext
     data = torch.arange(10, dtype=torch.float32).reshape(-1, 1)
     dataset = torch.utils.data.TensorDataset(data, data)
     found = context.predict(trial, pytorch.DataLoader(dataset, batch_size=3))
-    assert torch.allclose(found, data * trial.model.weight.item())
+    assert torch.allclose(found, data * _weight(trial).item())
 
 
 def test_a_trial_is_loaded_from_the_best_checkpoint() -> None:
     with pytorch.init(hparams={"kept": 5}) as context:
         trial = context.build_trial(OneVariable)
         context.fit(trial, max_length=det.Batches(6))
-        weight = trial.model.weight.item()
+        weight = _weight(trial).item()
     with pytorch.init() as context:
         loaded = context.load_checkpoint_trial(OneVariable)
-        assert loaded.model.weight.item() == weight
+        assert _weight(loaded).item() == weight
         assert loaded.context.hparams["kept"] == 5
 
 

@@ -1,0 +1,31 @@
+"""`python -m bench` runs, checks that we train exactly what the bare loop trains, and prints its table."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_a_quick_run_trains_what_the_bare_loop_trains_and_prints_the_table(tmp_path: pathlib.Path) -> None:
+    arguments = ["--quick", "loop", "--chunks", "1", "--cases", "metric,validation", "--contenders", "bare,resolute"]
+    results = tmp_path / "results"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *arguments, "--results", str(results), "--markdown", "-"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| case | bare | ours | best peer | bar | verdict |" in done.stdout
+    assert "+ a metric every step" in done.stdout
+    found = json.loads((results / "loop.json").read_text())
+    assert set(found["details"]) == {"bare", "resolute"}
+    assert [row["bar"] for row in found["rows"]] == [1.1, 0.8]
+    assert list(results.glob("run-*")) == []
