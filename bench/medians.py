@@ -50,7 +50,8 @@ def checkpoint(options: Options) -> Finding:
     saves: dict[str, dict[str, float]] = found["save"]
     loads: dict[str, dict[str, float]] = found["load"]
     limit = "memcpy (limit)"
-    peers = [name for name in saves if name != limit and not name.startswith("ours")]
+    # A raw write is a limit, not something one would use.
+    peers = [name for name in saves if name != limit and not name.startswith(("ours", "raw"))]
     copied = saves[limit]["blocked"]
     size = f"{found['megabytes']:.0f} MB"
     rows = [

@@ -49,19 +49,20 @@ class Table:
 
 
 def speed_table(rows: Sequence[Row]) -> Table:
-    names = list(dict.fromkeys(name for row in rows for name in row.peers))
-    heading = ["case", "bare", "ours", "best peer", *names, "bar", "verdict"]
-    return Table("Speed", heading, [_line(row, names) for row in rows])
+    return Table(
+        "Speed", ["case", "bare", "ours", "best peer", "others", "bar", "verdict"], [_line(row) for row in rows]
+    )
 
 
-def _line(row: Row, names: list[str]) -> list[str]:
+def _line(row: Row) -> list[str]:
     best = row.best_peer
+    others = sorted((value, name) for name, value in row.peers.items() if best and name != best[0])
     return [
         row.case,
         _show(row.bare, row.unit),
         _show(row.ours, row.unit),
-        f"{_show(best[1], row.unit)} {best[0]}" if best else "–",
-        *(_show(row.peers.get(name), row.unit) for name in names),
+        f"{best[0]} {_show(best[1], row.unit)}" if best else "–",
+        "; ".join(f"{name} {_show(value, row.unit)}" for value, name in others) or "–",
         f"≤ {_show(row.bar, row.unit)}" if row.bar is not None else "–",
         f"{row.verdict}{' (' + row.note + ')' if row.note else ''}",
     ]
@@ -80,10 +81,14 @@ def as_text(table: Table) -> str:
     everything = [table.heading, *table.lines]
     widths = [max(len(line[column]) for line in everything) for column in range(len(table.heading))]
     shown = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in cells).rstrip()
-        for cells in (enumerate(zip(line, widths)) for line in everything)
+        "  ".join(cell.rjust(width) if _is_number(cell) else cell.ljust(width) for cell, width in cells).rstrip()
+        for cells in (list(zip(line, widths)) for line in everything)
     ]
     return "\n".join([table.title, "", shown[0], "-" * len(shown[0]), *shown[1:]])
+
+
+def _is_number(cell: str) -> bool:
+    return cell[:1].isdigit() or cell[:1] in "-–≤"
 
 
 def as_markdown(table: Table) -> str:

@@ -5,7 +5,14 @@ import argparse
 
 import texts
 import torch
-from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.utils import logging
 
 from determined import core
@@ -33,6 +40,7 @@ def main() -> None:
             save_total_limit=1,
             report_to="none",
             disable_tqdm=True,
+            ddp_find_unused_parameters=False,
             use_cpu=not has_gpu,
             dataloader_pin_memory=has_gpu,
         )

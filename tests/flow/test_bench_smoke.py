@@ -23,7 +23,7 @@ def test_a_quick_run_trains_what_the_bare_loop_trains_and_prints_the_table(tmp_p
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "| case | bare | ours | best peer | bar | verdict |" in done.stdout
+    assert "| case | bare | ours | best peer | others | bar | verdict |" in done.stdout
     assert "+ a metric every step" in done.stdout
     found = json.loads((results / "loop.json").read_text())
     assert set(found["details"]) == {"bare", "resolute"}

@@ -90,18 +90,22 @@ class ClusterInfo:
 
     @property
     def container_addrs(self) -> list[str]:
+        """The addresses of the machines of this task."""
         return self._rendezvous.container_addrs
 
     @property
     def container_rank(self) -> int:
+        """Which of these machines this is, from 0."""
         return self._rendezvous.container_rank
 
     @property
     def container_slot_counts(self) -> list[int]:
+        """How many slots each of them has."""
         return self._rendezvous.container_slot_counts
 
     @property
     def gpu_uuids(self) -> list[str]:
+        """The GPUs this process may use; none where slots are CPU shares."""
         return self._resources_info.gpu_uuids if self._resources_info is not None else []
 
     @property

@@ -114,7 +114,8 @@ class PreemptContext:
     def install_signals(self, stacks: str | None = None) -> bool:
         """SIGTERM and SIGINT ask to stop, a second SIGINT stops at once, SIGUSR1 writes all stacks to a file.
 
-        ``stacks`` is that file's path, standard error without one. Only the main thread can take signals: elsewhere nothing is done, and the answer is False.
+        ``stacks`` is that file's path, standard error without one. Only the main thread can take signals: elsewhere
+        nothing is done, and the answer is False.
         """
         if threading.current_thread() is not threading.main_thread() or self._signals is not None:
             return False

@@ -70,6 +70,7 @@ class PyTorchCallback:
         """After the checkpoint is complete in the storage."""
 
     def state_dict(self) -> dict[str, Any]:
+        """What to keep in checkpoints: tensors and plain data."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

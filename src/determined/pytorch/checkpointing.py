@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,6 @@ from determined.pytorch.context import PyTorchTrialContext
 from determined.pytorch.progress import Progress
 from determined.pytorch.target import Target
 from determined.storage import base
-
-logger = logging.getLogger("determined.pytorch")
 
 POLICIES = ("best", "all", "none")
 
@@ -172,6 +169,9 @@ class Checkpointer:
         }
 
     def _warn_of_failure(self, error: Exception) -> None:
-        logger.error(
-            "A CHECKPOINT COULD NOT BE SAVED: %s. Training goes on; the previous checkpoint is untouched.", error
+        self._context.progress.last_checkpoint = None  # so that the next occasion is taken
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self._core.console.warn(
+            f"A CHECKPOINT COULD NOT BE SAVED to {self._core.run.checkpoints}: {why}. Training goes on, earlier "
+            "checkpoints are untouched; make room, and the next one will be saved"
         )

@@ -293,6 +293,7 @@ class PyTorchTrialContext:
         return self.settings.hparams
 
     def get_hparams(self) -> dict[str, Any]:
+        """All hyperparameters; the same as ``hparams``."""
         return self.hparams
 
     def get_hparam(self, name: str) -> Any:
@@ -325,6 +326,7 @@ class PyTorchTrialContext:
         return self.get_per_slot_batch_size() * self.distributed.size
 
     def get_experiment_config(self) -> dict[str, Any]:
+        """The experiment configuration as plain data; ValueError when there is none."""
         if self.settings.exp_conf is None:
             raise ValueError(
                 "this trial has no experiment configuration; locally, give one with det.pytorch.init(exp_conf={...}) "
@@ -339,17 +341,21 @@ class PyTorchTrialContext:
     # Questions about where training stands.
 
     def is_epoch_start(self) -> bool:
+        """Whether the current batch is the first of its epoch; InternalException before training has started."""
         progress = self._started()
         return bool(progress.epoch_len) and progress.batch_idx % (progress.epoch_len or 1) == 0
 
     def is_epoch_end(self) -> bool:
+        """Whether the current batch is the last of its epoch; InternalException before training has started."""
         progress = self._started()
         return bool(progress.epoch_len) and (progress.batch_idx + 1) % (progress.epoch_len or 1) == 0
 
     def current_train_epoch(self) -> int:
+        """The epoch of the batch being trained, or trained last, from 0."""
         return self._started().epoch_idx
 
     def current_train_batch(self) -> int:
+        """The batch being trained, or trained last, counted from 0 over all epochs."""
         return self._started().batch_idx
 
     def get_initial_batch(self) -> int:
@@ -361,17 +367,21 @@ class PyTorchTrialContext:
         return self.progress.batches_done or self.settings.steps_completed
 
     def get_trial_seed(self) -> int:
+        """The seed that every random number generator was given at the start: locally experiment_seed, else 0."""
         if self.settings.trial_seed is None:
             raise errors.InternalException("this context was made to load a checkpoint, so it has no trial seed")
         return self.settings.trial_seed
 
     def get_experiment_id(self) -> int:
+        """The number of the experiment; 0 locally."""
         return self.settings.experiment_id
 
     def get_trial_id(self) -> int:
+        """The number of the trial; 0 locally."""
         return self.settings.trial_id
 
     def get_stop_requested(self) -> bool:
+        """Whether ``set_stop_requested(True)`` was called on this rank."""
         return self._stop_requested
 
     def set_stop_requested(self, stop_requested: bool) -> None:
@@ -395,6 +405,7 @@ class PyTorchTrialContext:
         self._tensorboard_logging = enable_tensorboard_logging
 
     def get_enable_tensorboard_logging(self) -> bool:
+        """Whether reported metrics also go to TensorBoard."""
         return self._tensorboard_logging
 
     def get_tensorboard_path(self) -> pathlib.Path:
@@ -425,9 +436,11 @@ class PyTorchTrialContext:
         self.profiler = torch.profiler.profile(*args, **kwargs)
 
     def reset_reducers(self) -> None:
+        """Let every wrapped reducer forget. The trainer does this before each stretch of training or validation."""
         self.reducers.reset()
 
     def reduce_metrics(self, for_training: bool) -> dict[str, Any]:
+        """The results of the reducers for training, or of those for validation; all ranks call this together."""
         return self.reducers.reduce(for_training=for_training)
 
     def close(self) -> None:

@@ -50,15 +50,19 @@ class LRScheduler:
         return self.step_mode
 
     def step(self, *args: Any, **kwargs: Any) -> None:
+        """Step the scheduler, which is your job with MANUAL_STEP only."""
         self.scheduler.step(*args, **kwargs)
 
     def get_last_lr(self) -> list[Any]:
+        """The learning rate of each parameter group."""
         return list(self.scheduler.get_last_lr())
 
     def state_dict(self) -> dict[str, Any]:
+        """The scheduler's state, as it goes into checkpoints."""
         return dict(self.scheduler.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""
         self.scheduler.load_state_dict(state_dict)
 
     def steps_due(self, batch_idx: int, aggregation_frequency: int, epoch_len: int | None) -> int:

@@ -57,9 +57,9 @@ class OldestTrial(PyTorchTrial):
         self._train = _with_model(trial.train_batch, self.model)
         # Validation has two forms; only the one the user wrote may seem to exist on the adapter.
         if overrides(trial, "evaluate_batch"):
-            self.evaluate_batch = _with_model(trial.evaluate_batch, self.model)
+            self.evaluate_batch = _with_model(trial.evaluate_batch, self.model)  # type: ignore[method-assign]
         if overrides(trial, "evaluate_full_dataset"):
-            self.evaluate_full_dataset = _with_model(trial.evaluate_full_dataset, self.model)
+            self.evaluate_full_dataset = _with_model(trial.evaluate_full_dataset, self.model)  # type: ignore[method-assign]
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> dict[str, Any]:
         result: Any = self._train(batch=batch, epoch_idx=epoch_idx, batch_idx=batch_idx)

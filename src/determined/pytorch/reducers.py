@@ -153,7 +153,13 @@ def _call(wrapped: WrappedReducer, step: str, function: Callable[..., Any], *arg
     try:
         return function(*args)
     except Exception as error:
-        raise ValueError(f"reducer {wrapped.label} failed in {step}: {type(error).__name__}: {error}") from error
+        hint = ""
+        if args and all(type(part) is list and not part for part in args[0]):
+            hint = (
+                "; it had no values to reduce: if only evaluate_batch (or only train_batch) updates it, wrap it with "
+                "for_training=False (or for_validation=False)"
+            )
+        raise ValueError(f"reducer {wrapped.label} failed in {step}: {type(error).__name__}: {error}{hint}") from error
 
 
 def reduce_over_batches(reducer: Reducer, values: Sequence[Any]) -> Any:

@@ -105,7 +105,7 @@ class DetCallback(TrainerCallback):
         if self._steps < state.max_steps and self._line is not None and self._line.reached():
             self.was_preempted = control.should_training_stop = True
             self._core.preempt.acknowledge_preemption_signal()
-        if _is_at_end_of_epoch(state):
+        if control.should_training_stop or _is_at_end_of_epoch(state):
             # What is due at the end of an epoch comes after this, and must be in what is saved: a resumed run does
             # not do it again.
             self._save_at_epoch_end = control.should_save
@@ -300,7 +300,7 @@ def _require_same_gang(args: TrainingArguments, size: int) -> None:
         instead = (
             "without GPUs the Trainer joins the other processes only with TrainingArguments(use_cpu=True)"
             if size > 1 and not args.use_cpu
-            else "start the script with determined.launch.torch_distributed or torchrun, and let core.init() find the ranks"
+            else "start the script with determined.launch.torch_distributed or torchrun, and have core.init() find ranks"
         )
         raise ValueError(
             f"the Trainer runs on {_count(args.world_size)}, but the core context knows of {size}; {instead}"

@@ -383,7 +383,7 @@ def test_evaluate_full_dataset_gets_a_torch_loader(context: pytorch.TrainingCont
 
 def test_metrics_must_be_the_same_for_every_validation_batch(context: pytorch.TrainingContext) -> None:
     class Changing(OneVariable):
-        def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
+        def evaluate_batch(self, batch: Any, batch_idx: int = 0) -> Any:
             return {f"m{batch_idx}": 1}
 
     with pytest.raises(ValueError, match="same metrics for every batch"):

@@ -1,0 +1,224 @@
+"""The Core API as a module: ``init()`` once, then ``core_v2.train``, ``core_v2.checkpoint`` and the rest; ``close()``.
+
+>>> from determined.experimental import core_v2
+>>> core_v2.init(config=core_v2.Config(name="example", hparams={"lr": 0.1}, external_experiment_id="mine"))
+>>> first = core_v2.info.trial.steps_completed
+>>> for step in range(first, first + 3):
+...     core_v2.train.report_training_metrics(steps_completed=step + 1, metrics={"loss": 1 / (step + 1)})
+>>> with core_v2.checkpoint.store_path({"steps_completed": first + 3}) as (path, storage_id):
+...     _ = (path / "weights").write_text("...")
+>>> core_v2.close()
+
+Started again with the same external ids, the same run goes on:
+
+>>> core_v2.init(config=core_v2.Config(name="example", external_experiment_id="mine"))
+>>> core_v2.info.latest_checkpoint == storage_id
+True
+>>> core_v2.close()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Union
+
+from determined import core, errors
+from determined.core import connect
+from determined.core.cluster_info import ClusterInfo, TrialInfo, get_cluster_info
+from determined.core.run_folder import RunFolder, runs_in
+
+if TYPE_CHECKING:
+    train: core.TrainContext
+    distributed: core.DistributedContext
+    preempt: core.PreemptContext
+    checkpoint: core.CheckpointContext
+    searcher: core.SearcherContext
+    profiler: core.ProfilerContext
+    info: ClusterInfo
+
+__all__ = [
+    "Config",
+    "DefaultConfig",
+    "UnmanagedConfig",
+    "checkpoint",
+    "close",
+    "distributed",
+    "info",
+    "init",
+    "preempt",
+    "profiler",
+    "searcher",
+    "train",
+]
+
+_EXTERNAL = "external.json"
+
+
+@dataclasses.dataclass(kw_only=True)
+class DefaultConfig:
+    """What a script says of its experiment; on a cluster the submitted configuration counts instead."""
+
+    name: str | None = None
+    hparams: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    description: str | None = None
+    labels: list[str] | None = None
+    checkpoint_storage: Union[str, dict[str, Any], None] = None
+    searcher: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class UnmanagedConfig:
+    """What matters to a run that no master started. The same external ids are the same run, resumed."""
+
+    workspace: str | None = None
+    project: str | None = None
+    external_experiment_id: str | None = None
+    external_trial_id: str | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class Config(DefaultConfig, UnmanagedConfig):
+    """Both in one: everything a script may say of its run."""
+
+
+@dataclasses.dataclass
+class _Open:
+    context: core.Context
+    info: ClusterInfo
+
+
+_open: _Open | None = None
+
+
+def init(
+    *,
+    config: Config | None = None,
+    defaults: DefaultConfig | None = None,
+    unmanaged: UnmanagedConfig | None = None,
+    distributed: core.DistributedContext | None = None,
+    checkpoint_storage: Union[str, os.PathLike[str], Mapping[str, Any], None] = None,
+    preempt_mode: core.PreemptMode = core.PreemptMode.WorkersAskChief,
+    tensorboard_mode: core.TensorboardMode = core.TensorboardMode.AUTO,
+) -> None:
+    """Make ``train``, ``checkpoint``, ``preempt``, ``distributed`` and ``info`` of this module work; all ranks call it.
+
+    Give one ``config``, or ``defaults`` and ``unmanaged`` apart. Without a master this opens a local run, as
+    ``core.init`` does, or the earlier run of the same external ids, which goes on from its latest checkpoint:
+    ``info.latest_checkpoint``.
+    """
+    global _open
+    if _open is not None:
+        raise RuntimeError("core_v2.init() was called twice; call core_v2.close() before the second")
+    if config is not None and (defaults is not None or unmanaged is not None):
+        raise ValueError("give either config, or defaults and unmanaged, not both")
+    about, place = config or defaults or DefaultConfig(), config or unmanaged or UnmanagedConfig()
+    managed = get_cluster_info()
+    if checkpoint_storage is None and managed is None:
+        checkpoint_storage = about.checkpoint_storage
+    context = core.init(
+        distributed=distributed,
+        checkpoint_storage=checkpoint_storage,
+        preempt_mode=preempt_mode,
+        tensorboard_mode=tensorboard_mode,
+        config=_experiment_config(about, place) if managed is None else None,
+        hparams=about.hparams if managed is None else None,
+        name=about.name,
+    )
+    try:
+        if managed is None:
+            _go_on(context, place)
+        _open = _Open(context, managed or _local_info(context))
+    except BaseException as error:
+        context.close(error)
+        raise
+
+
+def close() -> None:
+    """Write what is left and let go of everything. Called by itself when the process ends."""
+    global _open
+    if _open is not None:
+        closing, _open = _open, None
+        closing.context.close()
+
+
+def __getattr__(name: str) -> Any:
+    """The parts of the context that ``init`` opened."""
+    if name not in __all__:
+        raise AttributeError(f"module 'determined.experimental.core_v2' has no attribute {name!r}")
+    if _open is None:
+        raise AttributeError(f"core_v2.{name} is there after core_v2.init(): call that first")
+    return _open.info if name == "info" else getattr(_open.context, name)
+
+
+def _experiment_config(about: DefaultConfig, place: UnmanagedConfig) -> dict[str, Any] | None:
+    storage = about.checkpoint_storage
+    said = {
+        "name": about.name,
+        "description": about.description,
+        "labels": about.labels,
+        "data": about.data,
+        "hyperparameters": about.hparams,
+        "checkpoint_storage": storage if isinstance(storage, dict) else None,
+        "searcher": about.searcher,
+        "workspace": place.workspace,
+        "project": place.project,
+    }
+    given = {name: value for name, value in said.items() if value is not None}
+    # With nothing said, the configuration beside the script counts, as for core.init.
+    return given or None
+
+
+def _go_on(context: core.Context, place: UnmanagedConfig) -> None:
+    """Turn to the run of these ids, if there is one, and note them with the run."""
+    ids = [place.external_experiment_id, place.external_trial_id]
+    if not any(ids):
+        return
+    ranks = context.distributed
+    earlier: str | None = None
+    if ranks.rank == 0 and context.found is None:
+        earlier = _latest_run(context.run, ids)
+    if ranks.size > 1:
+        earlier = ranks.broadcast(earlier)
+    if earlier is not None:
+        context.resume(earlier)
+    if ranks.rank == 0:
+        context.run.write(_EXTERNAL, ids)
+
+
+def _latest_run(run: RunFolder, ids: list[str | None]) -> str | None:
+    """The folder of the run with these ids that was started last and has a checkpoint to go on from."""
+    runs_dir = run.path.parent
+    named = [each for each in runs_in(runs_dir) if each.path != run.path and each.read(_EXTERNAL) == ids]
+    for each in sorted(named, key=lambda each: each.label.started, reverse=True):
+        with contextlib.suppress(errors.CheckpointNotFound):
+            connect.resolve_checkpoint(str(each.path), runs_dir)
+            return str(each.path)
+    return None
+
+
+def _local_info(context: core.Context) -> ClusterInfo:
+    """What scripts ask of where they are, said of a local run."""
+    found = context.found
+    return ClusterInfo(
+        master_url="",
+        cluster_id="",
+        agent_id="",
+        slot_ids=[],
+        task_id=context.run.id,
+        allocation_id="",
+        session_token="",
+        task_type="TRIAL",
+        latest_checkpoint=found.storage_id if found else None,
+        trial_info=TrialInfo(
+            trial_id=0,
+            experiment_id=0,
+            trial_seed=context.seed,
+            hparams=context.hparams,
+            config=context.config or {},
+            steps_completed=found.steps_completed if found else 0,
+        ),
+    )

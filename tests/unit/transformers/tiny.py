@@ -1,0 +1,119 @@
+"""A BERT of a few hundred weights and a Trainer for it: what the tests of the callback train, in a second."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers.utils import logging
+
+from determined import core
+from determined.transformers import DetCallback
+
+WORDS = ["[PAD]", "[UNK]", "red", "green", "blue", "cat", "dog", "bird"]
+# 48 texts in batches of 8: an epoch has 6 steps.
+STEPS_PER_EPOCH = 6
+
+logging.disable_progress_bar()
+
+
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+
+
+def texts() -> list[dict[str, Any]]:
+    chance = random.Random(0)
+    lines = [" ".join(chance.choices(WORDS[2:], k=6)) for _ in range(48)]
+    found: list[list[int]] = tokenizer()(lines)["input_ids"]
+    return [{"input_ids": ids, "labels": int("cat" in line)} for ids, line in zip(found, lines)]
+
+
+def bert() -> transformers.PreTrainedModel:
+    """Random weights, the same every time. With dropout, so that a lost random state would be noticed."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def arguments(output: pathlib.Path, **given: Any) -> transformers.TrainingArguments:
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-3,
+        "logging_steps": 4,
+        "report_to": "none",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+        "ddp_find_unused_parameters": False,
+        **given,
+    }
+    return transformers.TrainingArguments(output_dir=str(output), **settings)
+
+
+def trainer(
+    settings: transformers.TrainingArguments, *callbacks: transformers.TrainerCallback, **given: Any
+) -> transformers.Trainer:
+    data = texts()
+    made = transformers.Trainer(
+        bert(), settings, train_dataset=data, eval_dataset=data[:16], callbacks=list(callbacks), **given
+    )
+    made.remove_callback(transformers.PrinterCallback)
+    return made
+
+
+class At(transformers.TrainerCallback):
+    """Calls a function when a step begins."""
+
+    def __init__(self, step: int, act: Any) -> None:
+        self._step, self._act = step, act
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step + 1 == self._step:
+            self._act()
+
+
+def train(
+    context: core.Context,
+    output: pathlib.Path,
+    *others: transformers.TrainerCallback,
+    user_data: dict[str, Any] | None = None,
+    **given: Any,
+) -> tuple[transformers.Trainer, DetCallback]:
+    """Train as a script would, from where the context says."""
+    settings = arguments(output, **given)
+    callback = DetCallback(context, settings, user_data=user_data)
+    made = trainer(settings, callback, *others)
+    made.train(resume_from_checkpoint=callback.last_checkpoint)
+    return made, callback
+
+
+def digest(model: torch.nn.Module) -> str:
+    """The weights, as something short to compare."""
+    sha = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        sha.update(name.encode())
+        sha.update(tensor.numpy().tobytes())
+    return sha.hexdigest()
+
+
+def rows(context: core.Context, group: str) -> list[tuple[int, dict[str, Any]]]:
+    return [(row["steps_completed"], row["metrics"]) for row in context.run.rows(group)]
+
+
+def steps(found: Sequence[Any]) -> list[int]:
+    return [entry.steps_completed for entry in found]
