@@ -15,7 +15,7 @@ import torch.distributed
 
 from bench import contenders
 from bench.pace import Pace, Stretch, Timing
-from bench.work import CASES, Bare, Case, Work, same_parameters
+from bench.work import CASES, ONE_PROCESS, Bare, Case, Work, same_parameters
 
 # Enough for one of our periodic checkpoints.
 STRETCH_CHUNKS = 60
@@ -31,7 +31,7 @@ def main(contender: str, cases: str, chunks: int, out: str) -> None:
     for name in cases.split(","):
         case = CASES[name]
         found[name] = measure(train, case, min(chunks, case.chunks) if chunks else case.chunks, rank, size).to_json()
-        if size == 1 and contender in (contenders.OURS, "bare"):
+        if name in ONE_PROCESS and contender in (contenders.OURS, "bare"):
             found[name]["stretch_ratio"] = measure_stretch(train, case, chunks or STRETCH_CHUNKS)
         found[name]["rows_per_second"] = size * case.batch_size / found[name]["ours_microseconds"] * 1e6
     if rank == 0:

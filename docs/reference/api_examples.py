@@ -4,14 +4,14 @@ A cell (`# %% names`) is the example of the public names in its header. A commen
 below it, is what it prints; `tests/docs/test_api.py` runs every cell, on its own, after the cell called "setting".
 """
 
-# ruff: noqa: E402, F811
+# ruff: noqa: E402
 
 # %% [markdown]
 # # The Python API
 #
 # <!-- Made by `python docs/reference/generate_api.py` from the docstrings and api_examples.py; do not edit. -->
 #
-# Every public name with its signature, what it promises, and an example. `tests/docs/test_api.py` runs the examples; a comment
+# Every public name with its signature, what it promises, and an example. The tests run the examples; a comment
 # after `print` is what is printed.
 #
 # [The package](#the-package) · [Starting](#starting) · [Trainer](#trainer) · [PyTorchTrial](#pytorchtrial) ·
@@ -142,7 +142,7 @@ with pytorch.init(hparams={"learning_rate": 0.1}, name="lines") as context:
     metrics = pytorch.Trainer(trial, context).fit(max_length=pytorch.Epoch(4))
 print(metrics["validation_loss"] < 0.1)  # True
 
-# %% pytorch.TrainingContext, pytorch.TrainingContext.close
+# %% pytorch.TrainingContext, .close
 # Without `with` it is closed when the process ends, or by close().
 context = pytorch.init()
 trial = context.build_trial(Line)
@@ -162,7 +162,7 @@ with pytorch.init() as context:
     trial = context.build_trial(Sized, batch_size=16)
 print(trial.batch_size)  # 16
 
-# %% pytorch.TrainingContext.train, pytorch.TrainingContext.fit
+# %% pytorch.TrainingContext.train, .fit
 with pytorch.init() as context:
     metrics = context.train(
         context.build_trial(Line),
@@ -181,7 +181,7 @@ with pytorch.init(hparams={"learning_rate": 0.1}) as context:
 with pytorch.init(exp_conf={"data": {"folder": "/data/lines"}}) as context:
     print(context.config_data["folder"])  # /data/lines
 
-# %% pytorch.TrainingContext.load_checkpoint_trial, pytorch.TrainingContext.predict
+# %% pytorch.TrainingContext.load_checkpoint_trial, .predict
 train(Line, batches=80)
 with pytorch.init() as context:
     trial = context.load_checkpoint_trial(Line, checkpoint="latest")
@@ -235,7 +235,7 @@ class Timid(Line):
 
 train(Timid)
 
-# %% pytorch.PyTorchTrial.build_training_data_loader, pytorch.PyTorchTrial.build_validation_data_loader
+# %% pytorch.PyTorchTrial.build_training_data_loader, .build_validation_data_loader
 
 
 class Halves(Line):
@@ -391,7 +391,7 @@ class Decaying(Line):
 
 print(train(Decaying, batches=16).schedule.get_last_lr())  # [0.025]
 
-# %% pytorch.PyTorchTrialContext.backward, pytorch.PyTorchTrialContext.step_optimizer
+# %% pytorch.PyTorchTrialContext.backward, .step_optimizer
 
 
 class Clipped(Line):
@@ -407,7 +407,7 @@ class Clipped(Line):
 
 train(Clipped)
 
-# %% pytorch.PyTorchExperimentalContext, pytorch.PyTorchExperimentalContext.use_amp
+# %% pytorch.PyTorchExperimentalContext, .use_amp
 
 
 class Half(Line):
@@ -497,7 +497,7 @@ class Medians(Line):
 
 train(Medians)
 
-# %% pytorch.PyTorchTrialContext.reset_reducers, pytorch.PyTorchTrialContext.reduce_metrics
+# %% pytorch.PyTorchTrialContext.reset_reducers, .reduce_metrics
 with pytorch.init() as context:
     total = context.wrap_reducer(sum, name="total")
     total.update(3)
@@ -506,7 +506,7 @@ with pytorch.init() as context:
     context.reset_reducers()
     print(context.reduce_metrics(for_training=True))  # {'total': 0}
 
-# %% pytorch.PyTorchTrialContext.hparams, pytorch.PyTorchTrialContext.get_hparams, pytorch.PyTorchTrialContext.get_hparam
+# %% pytorch.PyTorchTrialContext.hparams, .get_hparams, .get_hparam
 with pytorch.init(hparams={"learning_rate": 0.1}) as context:
     print(context.hparams["learning_rate"], context.get_hparams())  # 0.1 {'learning_rate': 0.1}
     try:
@@ -515,16 +515,16 @@ with pytorch.init(hparams={"learning_rate": 0.1}) as context:
         print(error)
         # there is no hyperparameter 'learning_rat'; did you mean 'learning_rate'? (known: learning_rate). Give it ...
 
-# %% pytorch.PyTorchTrialContext.get_per_slot_batch_size, pytorch.PyTorchTrialContext.get_global_batch_size
+# %% pytorch.PyTorchTrialContext.get_per_slot_batch_size, .get_global_batch_size
 with pytorch.init(hparams={"global_batch_size": 64}) as context:
     # With four ranks the first would be 16.
     print(context.get_per_slot_batch_size(), context.get_global_batch_size())  # 64 64
 
-# %% pytorch.PyTorchTrialContext.get_experiment_config, pytorch.PyTorchTrialContext.get_data_config
+# %% pytorch.PyTorchTrialContext.get_experiment_config, .get_data_config
 with pytorch.init(exp_conf={"name": "lines", "data": {"points": 64}}) as context:
     print(context.get_experiment_config()["name"], context.get_data_config())  # lines {'points': 64}
 
-# %% pytorch.PyTorchTrialContext.is_epoch_start, pytorch.PyTorchTrialContext.is_epoch_end
+# %% pytorch.PyTorchTrialContext.is_epoch_start, .is_epoch_end
 
 
 class Edges(Line):
@@ -538,7 +538,7 @@ class Edges(Line):
 
 print(train(Edges, batches=16).edges)  # [0, 7, 8, 15]
 
-# %% pytorch.PyTorchTrialContext.current_train_epoch, pytorch.PyTorchTrialContext.current_train_batch
+# %% pytorch.PyTorchTrialContext.current_train_epoch, .current_train_batch
 trial = train(Line, batches=12)
 print(trial.context.current_train_epoch(), trial.context.current_train_batch())  # 1 11
 
@@ -558,11 +558,11 @@ print(train(Reader, batches=8, latest_checkpoint="latest").skipped)  # 5
 with pytorch.init(exp_conf={"reproducibility": {"experiment_seed": 7}}) as context:
     print(context.get_trial_seed())  # 7
 
-# %% pytorch.PyTorchTrialContext.get_experiment_id, pytorch.PyTorchTrialContext.get_trial_id
+# %% pytorch.PyTorchTrialContext.get_experiment_id, .get_trial_id
 with pytorch.init() as context:
     print(context.get_experiment_id(), context.get_trial_id())  # 0 0
 
-# %% pytorch.PyTorchTrialContext.set_stop_requested, pytorch.PyTorchTrialContext.get_stop_requested
+# %% pytorch.PyTorchTrialContext.set_stop_requested, .get_stop_requested
 
 
 class Enough(Line):
@@ -576,12 +576,12 @@ class Enough(Line):
 trial = train(Enough, batches=800, reporting_period=pytorch.Batch(10))
 print(trial.context.current_train_batch() < 100)  # True
 
-# %% pytorch.PyTorchTrialContext.set_enable_tensorboard_logging, pytorch.PyTorchTrialContext.get_enable_tensorboard_logging
+# %% pytorch.PyTorchTrialContext.set_enable_tensorboard_logging, .get_enable_tensorboard_logging
 with pytorch.init() as context:
     context.set_enable_tensorboard_logging(False)
     print(context.get_enable_tensorboard_logging())  # False
 
-# %% pytorch.PyTorchTrialContext.get_tensorboard_path, pytorch.PyTorchTrialContext.get_tensorboard_writer
+# %% pytorch.PyTorchTrialContext.get_tensorboard_path, .get_tensorboard_writer
 with pytorch.init() as context:
     writer = context.get_tensorboard_writer()  # needs the tensorboard package
     writer.add_histogram("weights", torch.randn(100), global_step=1)
@@ -647,7 +647,7 @@ print("\n".join(Recorder.calls))
 # on_checkpoint_upload_end
 # on_trial_shutdown
 
-# %% pytorch.PyTorchCallback.on_trial_startup, pytorch.PyTorchCallback.on_trial_shutdown
+# %% pytorch.PyTorchCallback.on_trial_startup, .on_trial_shutdown
 
 
 class Resources(pytorch.PyTorchCallback):
@@ -667,7 +667,7 @@ class Noting(Line):
 train(Noting)
 print(pathlib.Path("notes.txt").read_text().strip())  # starting at batch 0
 
-# %% pytorch.PyTorchCallback.on_training_start, pytorch.PyTorchCallback.on_training_epoch_start, pytorch.PyTorchCallback.on_training_epoch_end
+# %% pytorch.PyTorchCallback.on_training_start, .on_training_epoch_start, .on_training_epoch_end
 
 
 class Epochs(pytorch.PyTorchCallback):
@@ -711,7 +711,7 @@ class Watched(Line):
 
 print(train(Watched, batches=10, reporting_period=pytorch.Batch(4)).throughput.stretches)  # [4, 4, 2]
 
-# %% pytorch.PyTorchCallback.on_validation_start, pytorch.PyTorchCallback.on_validation_end
+# %% pytorch.PyTorchCallback.on_validation_start, .on_validation_end
 
 
 class Plateau(pytorch.PyTorchCallback):
@@ -734,7 +734,7 @@ class Patient(Line):
 
 train(Patient, validation_period=pytorch.Batch(2))
 
-# %% pytorch.PyTorchCallback.on_validation_epoch_start, pytorch.PyTorchCallback.on_validation_epoch_end
+# %% pytorch.PyTorchCallback.on_validation_epoch_start, .on_validation_epoch_end
 
 
 class Spread(pytorch.PyTorchCallback):
@@ -754,7 +754,7 @@ class Spreading(Line):
 
 print(train(Spreading).callback.spread > 0)  # True
 
-# %% pytorch.PyTorchCallback.state_dict, pytorch.PyTorchCallback.load_state_dict
+# %% pytorch.PyTorchCallback.state_dict, .load_state_dict
 
 
 class EarlyStopping(pytorch.PyTorchCallback):
@@ -782,7 +782,7 @@ class Stopping(Line):
 
 train(Stopping, batches=16, validation_period=pytorch.Batch(4))
 
-# %% pytorch.PyTorchCallback.on_checkpoint_save_start, pytorch.PyTorchCallback.on_checkpoint_load_start
+# %% pytorch.PyTorchCallback.on_checkpoint_save_start, .on_checkpoint_load_start
 
 
 class Classes(pytorch.PyTorchCallback):
@@ -802,7 +802,7 @@ class Labelled(Line):
 train(Labelled, batches=4)
 print(train(Labelled, batches=8, latest_checkpoint="latest").classes.found)  # ['cat', 'dog']
 
-# %% pytorch.PyTorchCallback.on_checkpoint_write_end, pytorch.PyTorchCallback.on_checkpoint_upload_end, pytorch.PyTorchCallback.on_checkpoint_end
+# %% pytorch.PyTorchCallback.on_checkpoint_write_end, .on_checkpoint_upload_end, .on_checkpoint_end
 
 
 class Card(pytorch.PyTorchCallback):
@@ -899,10 +899,10 @@ print(size_of([torch.zeros(7, 2)]))  # 7
 # ## Metrics
 #
 # What `train_batch` returns is averaged between two reports, every batch counting the same. So is what `evaluate_batch`
-# returns, unless `evaluation_reducer` says otherwise; a short last batch then counts as much as a full one. For a metric that is
-# no average of batches, use a reducer.
+# returns, unless `evaluation_reducer` says otherwise: a short last batch counts as much as a full one. A metric that is
+# no average over batches wants a reducer. [Custom metrics](../how-to/custom-metrics.md) tells more.
 
-# %% pytorch.MetricReducer, pytorch.MetricReducer.reset, pytorch.MetricReducer.per_slot_reduce, pytorch.MetricReducer.cross_slot_reduce
+# %% pytorch.MetricReducer, .reset, .per_slot_reduce, .cross_slot_reduce
 
 
 class Accuracy(pytorch.MetricReducer):
@@ -936,7 +936,7 @@ train(Signs)
 # %% [markdown]
 # ## Learning rates
 
-# %% pytorch.LRScheduler, pytorch.LRScheduler.StepMode
+# %% pytorch.LRScheduler, .StepMode
 print([mode.name for mode in pytorch.LRScheduler.StepMode])
 # ['STEP_EVERY_EPOCH', 'STEP_EVERY_BATCH', 'MANUAL_STEP', 'STEP_EVERY_OPTIMIZER_STEP']
 
@@ -950,7 +950,7 @@ class EveryFourth(Line):
 
 print(train(EveryFourth, batches=8).schedule.get_last_lr())  # [0.025]
 
-# %% pytorch.LRScheduler.step, pytorch.LRScheduler.get_last_lr, pytorch.LRScheduler.state_dict, pytorch.LRScheduler.load_state_dict
+# %% pytorch.LRScheduler.step, .get_last_lr, .state_dict, .load_state_dict
 
 
 class Warm(Line):
@@ -990,11 +990,11 @@ print(context.get_hparam("learning_rate"))  # 0.1
 # %% [markdown]
 # ## The oldest API
 #
-# A class that defines `build_model(self)` and `optimizer(self, model)` is trained too, as it was in 2020: `train_batch` is
-# handed the model and returns the loss; backward, clipping (`clip_grad_l2_norm` or `clip_grad_val` among the hyperparameters),
-# stepping and zeroing are done for it. `create_lr_scheduler(self, optimizer)` may return a `pytorch.LRScheduler`.
+# A class that defines `build_model` and `optimizer` is trained as it was in 2020: `train_batch` is handed the model and
+# returns the loss; backward, clipping (by the hyperparameters `clip_grad_l2_norm` or `clip_grad_val`), stepping and
+# zeroing are done for it.
 
-# %% pytorch.PyTorchTrial.build_model, pytorch.PyTorchTrial.optimizer, pytorch.PyTorchTrial.create_lr_scheduler
+# %% pytorch.PyTorchTrial.build_model, .optimizer, .create_lr_scheduler
 #: Hooks of the oldest API; they are looked up on your class, `PyTorchTrial` itself does not have them.
 
 
@@ -1045,29 +1045,29 @@ with core.init(hparams={"slope": 3.0}, name="by-hand") as core_context:
     for step in range(1, 4):
         core_context.train.report_training_metrics(steps_completed=step, metrics={"loss": 1 / step})
 
-# %% core.Context, core.Context.close
+# %% core.Context, .close
 core_context = core.init()
 try:
     core_context.train.set_status("thinking")
 finally:
     core_context.close()  # what leaving `with` does
 
-# %% core.Context.train, core.Context.checkpoint, core.Context.distributed, core.Context.preempt
+# %% core.Context.train, .checkpoint, .distributed, .preempt
 #: Parts of the context, described below: metrics, checkpoints, ranks, stopping.
 with core.init() as core_context:
     core_context.train.report_progress(0.5)
     print(core_context.distributed.rank, core_context.preempt.should_preempt())  # 0 False
 
-# %% core.Context.searcher, core.Context.profiler, core.Context.experimental, core.Context.info
-#: Further parts: how long to train, system metrics, what may still change, and where on a cluster this is (None elsewhere).
+# %% core.Context.searcher, .profiler, .experimental, .info
+#: Further parts: how long to train, system metrics, what may still change, and where on a cluster this is, if at all.
 with core.init() as core_context:
     print(core_context.info)  # None
 
-# %% core.Context.hparams, core.Context.config, core.Context.seed
+# %% core.Context.hparams, .config, .seed
 with core.init(config={"name": "lines"}, hparams={"slope": 3.0}) as core_context:
     print(core_context.hparams, core_context.config["name"], core_context.seed)  # {'slope': 3.0} lines 0
 
-# %% core.Context.found, core.Context.run
+# %% core.Context.found, .run
 #: The checkpoint this run goes on from, or None; and the folder of the run (`run.path`, `run.id`, `run.name`).
 with core.init() as core_context:
     with core_context.checkpoint.store_path({"steps_completed": 3}) as (path, storage_id):
@@ -1076,7 +1076,7 @@ with core.init() as core_context:
 with core.init(latest_checkpoint=storage_id) as core_context:
     print(core_context.found.steps_completed, core_context.run.path == first)  # 3 True
 
-# %% core.Context.resume, core.Context.locate
+# %% core.Context.resume, .locate
 with core.init() as core_context:
     with core_context.checkpoint.store_path({"steps_completed": 3}) as (path, storage_id):
         (path / "note.txt").write_text("three steps")
@@ -1092,7 +1092,7 @@ with core.init() as core_context:
 # %% [markdown]
 # ## Core: metrics
 
-# %% core.TrainContext, core.TrainContext.report_training_metrics, core.TrainContext.report_validation_metrics
+# %% core.TrainContext, .report_training_metrics, .report_validation_metrics
 with core.init() as core_context:
     core_context.train.report_training_metrics(
         steps_completed=2, metrics={"loss": 0.3}, batch_metrics=[{"loss": 0.4}, {"loss": 0.2}]
@@ -1110,7 +1110,7 @@ with core.init() as core_context:
     print((core_context.run.path / "metrics.jsonl").read_text())
     # {"steps_completed":1,"group":"inference","metrics":{"latency_ms":4.2},...}
 
-# %% core.TrainContext.report_progress, core.TrainContext.set_status
+# %% core.TrainContext.report_progress, .set_status
 with core.init() as core_context:
     core_context.train.set_status("downloading data")
     core_context.train.report_progress(0.25)
@@ -1119,12 +1119,12 @@ with core.init() as core_context:
 with core.init() as core_context:
     core_context.train.report_early_exit(core.EarlyExitReason.USER_REQUESTED_STOP)
 
-# %% core.TrainContext.set_metadata, core.TrainContext.get_metadata
+# %% core.TrainContext.set_metadata, .get_metadata
 with core.init() as core_context:
     core_context.train.set_metadata({"dataset": "2024-11"})
     print(core_context.train.get_metadata())  # {'dataset': '2024-11'}
 
-# %% core.TrainContext.get_tensorboard_path, core.TrainContext.upload_tensorboard_files, core.TensorboardMode
+# %% core.TrainContext.get_tensorboard_path, .upload_tensorboard_files, core.TensorboardMode
 with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as core_context:
     folder = core_context.train.get_tensorboard_path()
     (folder / "events.out.tfevents.mine").touch()
@@ -1140,14 +1140,14 @@ with core.init(config=config) as core_context:
 # %% [markdown]
 # ## Core: checkpoints
 
-# %% core.CheckpointContext, core.CheckpointContext.store_path, core.CheckpointContext.restore_path
+# %% core.CheckpointContext, .store_path, .restore_path
 with core.init() as core_context:
     with core_context.checkpoint.store_path({"steps_completed": 10}) as (path, storage_id):
         torch.save({"weight": torch.ones(3)}, path / "model.pt")
     with core_context.checkpoint.restore_path(storage_id) as path:
         print(torch.load(path / "model.pt")["weight"])  # tensor([1., 1., 1.])
 
-# %% core.CheckpointContext.upload, core.CheckpointContext.download, core.DownloadMode
+# %% core.CheckpointContext.upload, .download, core.DownloadMode
 with core.init() as core_context:
     pathlib.Path("mine").mkdir()
     pathlib.Path("mine", "model.txt").write_text("weights")
@@ -1159,14 +1159,14 @@ with core.init() as core_context:
 print(sorted(path.name for path in pathlib.Path("copy").iterdir()))
 # ['manifest.json', 'metadata.json', 'model.txt']
 
-# %% core.CheckpointContext.get_metadata, core.CheckpointContext.delete
+# %% core.CheckpointContext.get_metadata, .delete
 with core.init() as core_context:
     with core_context.checkpoint.store_path({"steps_completed": 10, "epoch": 2}) as (path, storage_id):
         (path / "model.txt").write_text("weights")
     print(core_context.checkpoint.get_metadata(storage_id))  # {'steps_completed': 10, 'epoch': 2}
     core_context.checkpoint.delete(storage_id)
 
-# %% core.CheckpointContext.list, core.CheckpointContext.latest, core.CheckpointContext.best
+# %% core.CheckpointContext.list, .latest, .best
 with core.init() as core_context:
     for step, loss in [(1, 0.5), (2, 0.2), (3, 0.4)]:
         core_context.checkpoint.record_validation(step, loss)
@@ -1175,7 +1175,7 @@ with core.init() as core_context:
     checkpoints = core_context.checkpoint
     print(len(checkpoints.list()), checkpoints.latest().steps_completed, checkpoints.best().steps_completed)  # 3 3 2
 
-# %% core.CheckpointContext.retain, core.CheckpointContext.record_validation
+# %% core.CheckpointContext.retain, .record_validation
 with core.init() as core_context:
     core_context.checkpoint.retain(best=1, latest=1, metric="loss")
     for step, loss in [(1, 0.5), (2, 0.2), (3, 0.4), (4, 0.3)]:
@@ -1195,7 +1195,7 @@ with core.init() as core_context:
 with core.DistributedContext(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1) as distributed:
     print(distributed.rank, distributed.size)  # 0 1
 
-# %% core.DistributedContext.from_torch_distributed, core.DistributedContext.from_deepspeed
+# %% core.DistributedContext.from_torch_distributed, .from_deepspeed
 import os
 
 # What torchrun and our launcher set; core.init() and pytorch.init() do this by themselves.
@@ -1209,9 +1209,8 @@ with core.DistributedContext.from_deepspeed() as distributed:
 import types
 
 # In a script: import horovod.torch as hvd; hvd.init()
-hvd = types.SimpleNamespace(
-    rank=lambda: 0, size=lambda: 1, local_rank=lambda: 0, local_size=lambda: 1, cross_rank=lambda: 0, cross_size=lambda: 1
-)
+numbers = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0, "cross_size": 1}
+hvd = types.SimpleNamespace(**{name: lambda number=number: number for name, number in numbers.items()})
 with core.DistributedContext.from_horovod(hvd) as distributed:
     print(distributed.size)  # 1
 
@@ -1222,7 +1221,7 @@ try:
 except ModuleNotFoundError as error:
     print(error.name)  # tensorflow
 
-# %% core.DistributedContext.get_rank, core.DistributedContext.get_local_rank, core.DistributedContext.get_size, core.DistributedContext.get_num_agents
+# %% core.DistributedContext.get_rank, .get_local_rank, .get_size, .get_num_agents
 with core.init() as core_context:
     ranks = core_context.distributed
     print(ranks.get_rank(), ranks.get_local_rank(), ranks.get_size(), ranks.get_num_agents())  # 0 0 1 1
@@ -1231,7 +1230,7 @@ with core.init() as core_context:
 with core.init() as core_context:
     print(core_context.distributed.shard_batch_size(64))  # 64
 
-# %% core.DistributedContext.gather, core.DistributedContext.allgather, core.DistributedContext.broadcast
+# %% core.DistributedContext.gather, .allgather, .broadcast
 with core.init() as core_context:
     ranks = core_context.distributed
     losses = ranks.gather({"rank": ranks.rank, "loss": 0.25})
@@ -1239,7 +1238,7 @@ with core.init() as core_context:
         print(sum(each["loss"] for each in losses) / len(losses))  # 0.25
     print(ranks.allgather(ranks.rank), ranks.broadcast("from the chief"))  # [0] from the chief
 
-# %% core.DistributedContext.gather_local, core.DistributedContext.allgather_local, core.DistributedContext.broadcast_local
+# %% core.DistributedContext.gather_local, .allgather_local, .broadcast_local
 with core.init() as core_context:
     ranks = core_context.distributed
     folder = ranks.broadcast_local("cache" if ranks.local_rank == 0 else None)  # one for each machine
@@ -1252,7 +1251,7 @@ distributed.close()  # by whoever made it: core.init() closes what it made itsel
 # %% [markdown]
 # ## Core: stopping
 
-# %% core.PreemptContext, core.PreemptContext.should_preempt, core.PreemptMode
+# %% core.PreemptContext, .should_preempt, core.PreemptMode
 with core.init(preempt_mode=core.PreemptMode.WorkersAskChief) as core_context:
     for epoch in range(100):
         if epoch == 3:
@@ -1286,9 +1285,9 @@ with core.init() as core_context:
 # %% [markdown]
 # ## Core: the search
 #
-# Scripts written for searches that ask in operations; without a master there is one, of the config's `searcher.max_length`.
+# For scripts that train by operations. Without a master there is one, as long as the config's `searcher.max_length`.
 
-# %% core.SearcherContext, core.SearcherContext.operations, core.SearcherMode, core.SearcherOperation, core.SearcherOperation.length
+# %% core.SearcherContext, .operations, core.SearcherMode, core.SearcherOperation, .length
 config = {"searcher": {"name": "single", "metric": "loss", "max_length": {"epochs": 3}}}
 with core.init(config=config) as core_context:
     epochs = 0
@@ -1298,7 +1297,7 @@ with core.init(config=config) as core_context:
         operation.report_completed(0.1)
     print(epochs)  # 3
 
-# %% core.SearcherOperation.report_progress, core.SearcherOperation.report_completed
+# %% core.SearcherOperation.report_progress, .report_completed
 with core.init() as core_context:
     for operation in core_context.searcher.operations():
         operation.report_progress(operation.length / 2)
@@ -1311,13 +1310,13 @@ with core.init(config={"searcher": {"name": "single", "max_length": {"batches": 
 # %% [markdown]
 # ## Core: the rest
 
-# %% core.ProfilerContext, core.ProfilerContext.on, core.ProfilerContext.off
+# %% core.ProfilerContext, .on, .off
 with core.init() as core_context:
     core_context.profiler.on(sampling_interval=0.1, samples_per_report=1)
     torch.randn(200, 200) @ torch.randn(200, 200)
     core_context.profiler.off()  # profile.jsonl in the run's folder has the samples
 
-# %% core.ExperimentalCoreContext, core.ExperimentalCoreContext.report_task_using_checkpoint, core.ExperimentalCoreContext.report_task_using_model_version
+# %% core.ExperimentalCoreContext, .report_task_using_checkpoint, .report_task_using_model_version
 with core.init() as core_context:
     core_context.experimental.report_task_using_checkpoint("4f1c2d0e-0000-4000-8000-000000000000")
     core_context.experimental.report_task_using_model_version("digits v3")
@@ -1353,7 +1352,7 @@ info = det.ClusterInfo(
 )
 print(info.trial.trial_id, info.user_data, info.container_rank)  # 4 {'points': 64} 1
 
-# %% det.ClusterInfo.container_addrs, det.ClusterInfo.container_rank, det.ClusterInfo.container_slot_counts
+# %% det.ClusterInfo.container_addrs, .container_rank, .container_slot_counts
 info = det.ClusterInfo(
     master_url="http://127.0.0.1:8080",
     cluster_id="c1",
@@ -1366,7 +1365,7 @@ info = det.ClusterInfo(
 )
 print(info.container_addrs, info.container_rank, info.container_slot_counts)  # ['127.0.0.1'] 0 [2]
 
-# %% det.ClusterInfo.trial, det.ClusterInfo.latest_checkpoint, det.ClusterInfo.user_data, det.ClusterInfo.gpu_uuids
+# %% det.ClusterInfo.trial, .latest_checkpoint, .user_data, .gpu_uuids
 info = det.ClusterInfo(
     master_url="http://127.0.0.1:8080",
     cluster_id="c1",
@@ -1386,8 +1385,8 @@ except RuntimeError as error:
 # %% [markdown]
 # ## Errors
 #
-# All derive from `errors.DeterminedError`, which is an ordinary `Exception`, and say what to do. Errors of your own code pass
-# through `fit` unchanged.
+# All derive from `errors.DeterminedError`, which is an ordinary `Exception`, and say what to do. Errors of your own
+# code pass through `fit` unchanged.
 
 # %% errors.DeterminedError
 try:
@@ -1429,7 +1428,8 @@ with core.init() as core_context:
     try:
         core_context.train.report_training_metrics(1, {"loss": object()})
     except errors.InvalidDataTypeException as error:
-        print(error)  # Invalid data type: builtins.object. Training metric 'loss' must be a number; convert it first, ...
+        print(error)
+        # Invalid data type: builtins.object. Training metric 'loss' must be a number; convert it first, ...
 
 # %% errors.InvalidConfigurationException
 from determined import config
@@ -1471,19 +1471,22 @@ with core.init() as core_context:
         except errors.CheckpointStateException as error:
             print(error.code)  # checkpoint_state
 
-# %% errors.NoDirectStorageAccess, errors.ProxiedDownloadFailed, errors.MultipleDownloadsFailed, errors.EnterpriseOnlyError
-# Of downloads from a cluster, and kept for code that catches them.
-for kind in (errors.NoDirectStorageAccess, errors.ProxiedDownloadFailed, errors.MultipleDownloadsFailed):
-    print(issubclass(kind, errors.DeterminedError))
-# True
-# True
-# True
+# %% errors.NoDirectStorageAccess, errors.ProxiedDownloadFailed, errors.MultipleDownloadsFailed
+# Of downloads from a cluster.
+failures = (errors.NoDirectStorageAccess, errors.ProxiedDownloadFailed, errors.MultipleDownloadsFailed)
+try:
+    raise errors.NoDirectStorageAccess("the bucket answers to the master only")
+except failures as error:
+    print(error.code)  # no_direct_storage_access
+
+# %% errors.EnterpriseOnlyError
+print(issubclass(errors.EnterpriseOnlyError, errors.DeterminedError))  # True
 
 # %% [markdown]
 # ## Commands
 #
-# `python -m determined.launch.torch_distributed` starts a script, or `--trial MODULE:CLASS`, once for each rank, and looks after
-# the processes; `--help` lists its options. What a rank prints is prefixed.
+# `python -m determined.launch.torch_distributed` starts a script, or `--trial MODULE:CLASS`, once for each rank, and
+# looks after the processes; `--help` lists its options. What a rank prints is prefixed.
 #
 # <!-- file: ranks.py -->
 # ```python
@@ -1504,8 +1507,8 @@ for kind in (errors.NoDirectStorageAccess, errors.ProxiedDownloadFailed, errors.
 # the ranks are [0, 1]
 # ```
 #
-# `python -m determined.launch.wrap_rank` prefixes the output of any command with a rank: a number, or the environment variables
-# to look for one in.
+# `python -m determined.launch.wrap_rank` prefixes the output of any command with a rank: a number, or the environment
+# variables to look for one in.
 #
 # <!-- run -->
 # ```sh

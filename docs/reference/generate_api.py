@@ -23,7 +23,11 @@ class Cell(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        return self.header.split(", ")
+        """The names in the header, in full: `.name` stands for another one of the class before it."""
+        names: list[str] = []
+        for name in self.header.split(", "):
+            names.append(_owner(names[-1]) + name if name.startswith(".") else name)
+        return names
 
     @property
     def promise(self) -> str:
@@ -86,9 +90,14 @@ def _indented(paragraphs: list[str]) -> list[str]:
 def _heading(names: list[str]) -> str:
     """All names; those of the first one's class without the class."""
     first, *others = names
-    owner = first if _last(first)[0].isupper() else first.rpartition(".")[0]
+    owner = _owner(first)
     short = [name.removeprefix(owner) if name.startswith(f"{owner}.") and "." in owner else name for name in others]
     return ", ".join(f"`{name}`" for name in [first, *short])
+
+
+def _owner(name: str) -> str:
+    """The class that a name is, or is of."""
+    return name if _last(name)[0].isupper() else name.rpartition(".")[0]
 
 
 def _distinct(names: list[str]) -> Iterator[str]:

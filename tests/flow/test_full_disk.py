@@ -56,9 +56,7 @@ def test_training_outlives_a_full_disk_and_saves_again_when_there_is_room(tmp_pa
     runs.mkdir()
     (tmp_path / "train.py").write_text(SCRIPT)
     # A disk of 5 MB that only this process and its children see.
-    train = (
-        f"mount -t tmpfs -o size=5M tmpfs {runs} && {sys.executable} train.py && cp -r {runs} {tmp_path}/remains"
-    )
+    train = f"mount -t tmpfs -o size=5M tmpfs {runs} && {sys.executable} train.py && cp -r {runs} {tmp_path}/remains"
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", train],
         cwd=tmp_path,

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,13 @@ from tests.unit.transformers import tiny
 pytestmark = pytest.mark.slow
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "huggingface"
-TRAINING = {"max_steps": 30, "logging_steps": 1, "save_steps": 7, "eval_strategy": "steps", "eval_steps": 10}
+TRAINING: dict[str, Any] = {
+    "max_steps": 30,
+    "logging_steps": 1,
+    "save_steps": 7,
+    "eval_strategy": "steps",
+    "eval_steps": 10,
+}
 
 
 def train(folder: pathlib.Path, latest_checkpoint: str | None = None, pause_at: int | None = None) -> None:

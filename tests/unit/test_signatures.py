@@ -335,7 +335,7 @@ OURS = [
 ]
 
 
-class Any_:
+class Anything:
     """A default whose value is not promised, only that there is one."""
 
     def __eq__(self, other: object) -> bool:
@@ -347,7 +347,7 @@ class Any_:
         return "ANY"
 
 
-NAMESPACE = {"det": det, "core": core, "pytorch": pytorch, "ANY": Any_()}
+NAMESPACE = {"det": det, "core": core, "pytorch": pytorch, "ANY": Anything()}
 
 
 def find(name: str) -> Any:

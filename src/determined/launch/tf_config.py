@@ -25,7 +25,7 @@ def main(command: Sequence[str], environ: Mapping[str, str]) -> None:
             ranks.allgather(None)
     config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": ranks.rank}}
     sys.stdout.flush()
-    os.execvpe(command[0], command, {**environ, "TF_CONFIG": json.dumps(config)})
+    os.execvpe(command[0], list(command), {**environ, "TF_CONFIG": json.dumps(config)})
 
 
 def _address_seen_by(host: str) -> str:

@@ -300,7 +300,7 @@ def _require_same_gang(args: TrainingArguments, size: int) -> None:
         instead = (
             "without GPUs the Trainer joins the other processes only with TrainingArguments(use_cpu=True)"
             if size > 1 and not args.use_cpu
-            else "start the script with determined.launch.torch_distributed or torchrun, and have core.init() find ranks"
+            else "start the script with determined.launch.torch_distributed or torchrun, so that core.init() finds them"
         )
         raise ValueError(
             f"the Trainer runs on {_count(args.world_size)}, but the core context knows of {size}; {instead}"

@@ -46,7 +46,7 @@ def test_the_documented_example_runs() -> None:
 
 def test_one_batch_is_trained_validated_and_saved(runs_dir: pathlib.Path) -> None:
     searched = {"hyperparameters": {"lr": {"type": "categorical", "vals": [0.25, 0.5]}}}
-    assert experimental.test_one_batch(Line, searched) == {"error": 0.5}
+    assert experimental.test_one_batch(Line, searched)["error"] == 0.5
     assert Line.seen == ["train 0.25", "evaluate"]
     (folder,) = runs_dir.iterdir()
     assert len(list(folder.glob("checkpoints/*/state_dict.pth"))) == 1

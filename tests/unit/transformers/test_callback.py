@@ -165,7 +165,12 @@ def test_a_checkpoint_at_the_end_of_an_epoch_comes_after_its_evaluation(tmp_path
 
 
 def test_a_finished_run_that_is_resumed_trains_no_further(tmp_path: pathlib.Path) -> None:
-    given = {"max_steps": 8, "lr_scheduler_type": "constant", "logging_strategy": "epoch", "weight_decay": 0.1}
+    given: dict[str, Any] = {
+        "max_steps": 8,
+        "lr_scheduler_type": "constant",
+        "logging_strategy": "epoch",
+        "weight_decay": 0.1,
+    }
     with core.init(name="done") as context:
         whole, _ = tiny.train(context, tmp_path, **given)
     before = list(context.run.rows())
@@ -222,7 +227,7 @@ def test_says_when_the_searchers_metric_was_never_measured(
 def test_an_evaluation_of_ones_own_has_a_group_of_its_own(tmp_path: pathlib.Path) -> None:
     with core.init() as context:
         trainer, _ = tiny.train(context, tmp_path, max_steps=3)
-        found = trainer.evaluate(tiny.texts()[:8], metric_key_prefix="test")
+        found = trainer.evaluate(tiny.Texts(0, 8), metric_key_prefix="test")
     [(step, metrics)] = tiny.rows(context, "test")
     assert step == 3
     assert metrics["test_loss"] == found["test_loss"]
@@ -235,7 +240,7 @@ def test_another_value_for_the_same_step_is_not_reported(
         trainer, _ = tiny.train(context, tmp_path, max_steps=2, eval_strategy="steps", eval_steps=2)
         trainer.evaluate()
         assert "measured again" not in caplog.text
-        trainer.evaluate(tiny.texts()[:4])
+        trainer.evaluate(tiny.Texts(0, 4))
     assert "eval_loss was measured again at step 2 and is not reported twice" in caplog.text
     assert len(tiny.rows(context, "validation")) == 1
 
@@ -244,7 +249,7 @@ def test_several_evaluation_sets_are_reported_together(tmp_path: pathlib.Path) -
     with core.init() as context:
         settings = tiny.arguments(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=2)
         trainer = tiny.trainer(settings, DetCallback(context, settings))
-        trainer.eval_dataset = {"long": tiny.texts()[:16], "short": tiny.texts()[16:24]}
+        trainer.eval_dataset = {"long": tiny.Texts(0, 16), "short": tiny.Texts(16, 24)}
         trainer.train()
     together: dict[str, Any] = {}
     for step, metrics in tiny.rows(context, "validation"):

@@ -29,11 +29,20 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
 
 
-def texts() -> list[dict[str, Any]]:
-    chance = random.Random(0)
-    lines = [" ".join(chance.choices(WORDS[2:], k=6)) for _ in range(48)]
-    found: list[list[int]] = tokenizer()(lines)["input_ids"]
-    return [{"input_ids": ids, "labels": int("cat" in line)} for ids, line in zip(found, lines)]
+class Texts(torch.utils.data.Dataset[dict[str, Any]]):
+    """Short texts, and whether there is a cat in them."""
+
+    def __init__(self, first: int = 0, last: int = 48) -> None:
+        chance = random.Random(0)
+        lines = [" ".join(chance.choices(WORDS[2:], k=6)) for _ in range(48)]
+        found = tokenizer()(lines)["input_ids"]
+        self._rows = [{"input_ids": ids, "labels": int("cat" in line)} for ids, line in zip(found, lines)][first:last]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._rows[index]
 
 
 def bert() -> transformers.PreTrainedModel:
@@ -68,9 +77,8 @@ def arguments(output: pathlib.Path, **given: Any) -> transformers.TrainingArgume
 def trainer(
     settings: transformers.TrainingArguments, *callbacks: transformers.TrainerCallback, **given: Any
 ) -> transformers.Trainer:
-    data = texts()
     made = transformers.Trainer(
-        bert(), settings, train_dataset=data, eval_dataset=data[:16], callbacks=list(callbacks), **given
+        bert(), settings, train_dataset=Texts(), eval_dataset=Texts(0, 16), callbacks=list(callbacks), **given
     )
     made.remove_callback(transformers.PrinterCallback)
     return made
@@ -102,8 +110,9 @@ def train(
     return made, callback
 
 
-def digest(model: torch.nn.Module) -> str:
+def digest(model: torch.nn.Module | None) -> str:
     """The weights, as something short to compare."""
+    assert model is not None
     sha = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         sha.update(name.encode())
