@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import pathlib
+import signal
 import sys
 
 from bench import contenders, results
@@ -24,6 +25,8 @@ MEASUREMENTS = {
 
 def main(arguments: list[str]) -> int:
     chosen = _parse(arguments)
+    # Contenders have sessions of their own: whoever ends us means them too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     options = Options(
         is_quick=chosen.quick,
         rounds=chosen.rounds or (1 if chosen.quick else 3),

@@ -81,8 +81,11 @@ def as_text(table: Table) -> str:
     everything = [table.heading, *table.lines]
     widths = [max(len(line[column]) for line in everything) for column in range(len(table.heading))]
     shown = [
-        "  ".join(cell.rjust(width) if _is_number(cell) else cell.ljust(width) for cell, width in cells).rstrip()
-        for cells in (list(zip(line, widths)) for line in everything)
+        "  ".join(
+            cell.rjust(width) if column and _is_number(cell) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in everything
     ]
     return "\n".join([table.title, "", shown[0], "-" * len(shown[0]), *shown[1:]])
 

@@ -21,7 +21,7 @@ from determined.transformers import DetCallback
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=float, default=8)
+    parser.add_argument("--epochs", type=float, default=6)
     parser.add_argument("--output", default="trainer_output", help="where the Trainer keeps its own copies")
     parser.add_argument("--resume", nargs="?", const="latest", help="latest, a checkpoint's uuid, or a path")
     options = parser.parse_args()

@@ -64,7 +64,7 @@ else:
         "import_from_path": "determined.core.imports",
     }
     _NAMES_THERE = {"TrialContext": "PyTorchTrialContext"}
-    _SUBMODULES = {"core", "errors", "experimental", "launch", "pytorch", "transformers"}
+    _SUBMODULES = {"core", "errors", "experimental", "keras", "launch", "pytorch", "transformers"}
 
     def __getattr__(name):
         """Fetch a public name from the module it lives in, once."""

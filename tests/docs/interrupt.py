@@ -37,8 +37,8 @@ def newest_step() -> int:
     for run in pathlib.Path(os.environ["DET_RUNS_DIR"]).glob("*"):
         try:
             if json.loads((run / "run.json").read_bytes())["state"] == "running":
-                rows = (run / "metrics.jsonl").read_text().splitlines()
-                steps += [json.loads(row)["steps_completed"] for row in rows[-2:-1]]
+                whole, _, _ = (run / "metrics.jsonl").read_text().rpartition("\n")
+                steps.append(json.loads(whole.rpartition("\n")[2])["steps_completed"])
         except (OSError, ValueError):
             continue  # not written yet
     return max(steps)

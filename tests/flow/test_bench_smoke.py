@@ -8,9 +8,12 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_quick_run_trains_what_the_bare_loop_trains_and_prints_the_table(tmp_path: pathlib.Path) -> None:
     arguments = ["--quick", "loop", "--chunks", "1", "--cases", "validation", "--contenders", "bare,resolute"]
     results = tmp_path / "results"

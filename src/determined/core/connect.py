@@ -21,7 +21,7 @@ from determined.core.preempt import PreemptContext, PreemptMode
 from determined.core.profiler import ProfilerContext
 from determined.core.ranks import DistributedContext
 from determined.core.reporter import Reporter
-from determined.core.run_folder import RunFolder, RunLabel, runs_in
+from determined.core.run_folder import TARGET, RunFolder, RunLabel, runs_in
 from determined.core.searcher import SearcherContext
 from determined.core.sinks import JsonLines, MetricSink, Row, TensorBoardEvents
 from determined.core.train import TensorboardMode, TrainContext
@@ -182,12 +182,12 @@ def best_of(trial: int | str | None, runs_dir: pathlib.Path) -> Found:
             "or a path"
         )
     for run in sorted(runs, key=lambda run: run.label.started, reverse=True):
-        searcher = (run.read("config.json") or {}).get("searcher") or {}
+        target = run.read(TARGET) or (run.read("config.json") or {}).get("searcher") or {}
         journal = Journal(run.journal)
-        if searcher.get("metric"):
-            journal.learn(_validations(run, searcher["metric"]))
+        if target.get("metric"):
+            journal.learn(_validations(run, target["metric"]))
         entries = journal.entries(set(FolderStorage(run.checkpoints).list()))
-        ranked = checkpoint_journal.best(entries, bool(searcher.get("smaller_is_better", True))) or entries[::-1]
+        ranked = checkpoint_journal.best(entries, bool(target.get("smaller_is_better", True))) or entries[::-1]
         if ranked:
             chosen = ranked[0]
             return Found(chosen.storage_id, run.checkpoints / chosen.storage_id, chosen.steps_completed or 0)

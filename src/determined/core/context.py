@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pathlib
 import shutil
@@ -19,7 +20,7 @@ from determined.core.console import Console, describe
 from determined.core.preempt import PreemptContext
 from determined.core.profiler import ProfilerContext
 from determined.core.ranks import DistributedContext
-from determined.core.run_folder import RunFolder
+from determined.core.run_folder import TARGET, RunFolder
 from determined.core.searcher import SearcherContext
 from determined.core.train import EarlyExitReason, TrainContext
 
@@ -170,12 +171,17 @@ class Context:
         storage = (self.config or {}).get("checkpoint_storage") or {}
         searcher = (self.config or {}).get("searcher") or {}
         better = smaller_is_better if smaller_is_better is not None else searcher.get("smaller_is_better")
+        metric, better = metric or searcher.get("metric"), True if better is None else bool(better)
         self.checkpoint.retain(
             best=max(storage.get("save_trial_best", 1), storage.get("save_experiment_best", 0)),
             latest=storage.get("save_trial_latest", 1),
-            metric=metric or searcher.get("metric"),
-            smaller_is_better=True if better is None else bool(better),
+            metric=metric,
+            smaller_is_better=better,
         )
+        if metric is not None and self.distributed.rank == 0:
+            # For whoever looks for the best checkpoint of this run later; a full disk is complained about elsewhere.
+            with contextlib.suppress(OSError):
+                self.run.write(TARGET, {"metric": metric, "smaller_is_better": better})
 
     def __enter__(self) -> Context:
         return self

@@ -11,7 +11,7 @@ from determined import errors
 from determined.core.sinks import MetricSink, Row
 
 # Long enough to write many rows at once, short enough for a person to call it immediate.
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.2
 _REMEMBERED = 4096
 
 

@@ -1,6 +1,6 @@
 """The folder of a run: everything one trial leaves behind, whoever started it.
 
-<name>-<id>/  run.json  config.json  environment.json  metrics.jsonl  checkpoints.jsonl
+<name>-<id>/  run.json  config.json  environment.json  target.json  metrics.jsonl  checkpoints.jsonl
               checkpoints/  code/  logs/  tensorboard/
 """
 
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from determined import errors
 
+TARGET = "target.json"  # the metric by which its checkpoints are rated
 _LABEL = "run.json"
 _METRICS = "metrics.jsonl"
 _STEPS_AT = len('{"steps_completed":')

@@ -4,6 +4,7 @@ us to stop."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ from determined.pytorch.reports import Reports
 from determined.pytorch.schedule import Boundary, Schedule
 from determined.pytorch.trial import PyTorchTrial
 from determined.pytorch.validation import Validation
+
+
+Step = Callable[[int], None]
 
 
 @dataclasses.dataclass
@@ -39,6 +43,11 @@ class Parts:
     move: Callable[[Any], Any] | None
     rows: list[metrics.Row]  # metrics of the batches since the last boundary
 
+    @functools.cached_property
+    def around_batches(self) -> tuple[list[Step], list[Step]]:
+        """What must be done before and after each batch, found once."""
+        return _around_batches(self)
+
 
 def train(parts: Parts, progress: Progress, *, step_zero_validation: bool) -> None:
     """Train until the schedule ends or someone asks us to stop.
@@ -46,6 +55,8 @@ def train(parts: Parts, progress: Progress, *, step_zero_validation: bool) -> No
     { train to the next boundary → report → validate → checkpoint } → finish
     """
     schedule = parts.schedule
+    for model in parts.context.models:
+        model.train()
     if step_zero_validation and progress.batches_done == 0 and progress.last_validation is None:
         validate(parts, progress)
     if progress.settled < progress.batches_done:
@@ -76,7 +87,10 @@ def train_until(boundary: int, parts: Parts, progress: Progress) -> None:
     if progress.batches_done == progress.settled:
         parts.context.reset_reducers()
     for model in parts.context.models:
-        model.train()
+        # Only validation puts models into evaluation mode; telling every submodule each time would cost more than
+        # all the rest of a boundary.
+        if not model.training:
+            model.train()
     line = parts.line
     while progress.batches_done < boundary and not line.reached():
         train_within_epoch(boundary, parts, progress)
@@ -107,7 +121,7 @@ def train_batches(done: int, edge: int, epoch_idx: int, parts: Parts, progress: 
     next_batch = parts.source.__next__
     train_batch: Callable[..., Any] = parts.trial.train_batch
     line, beats, move, add_row = parts.line, parts.beats, parts.move, parts.rows.append
-    before, after = _around_batches(parts)
+    before, after = parts.around_batches
     batch = None
     try:
         while done < edge and done < line.at:
@@ -137,9 +151,6 @@ def _explain(error: TypeError, batch: Any) -> None:
             f"The batch is a {kind} of {parts}, as the data loader made it; take it apart first, as in "
             + ("data = batch[...]" if kind == "dict" else "data, labels = batch")
         )
-
-
-Step = Callable[[int], None]
 
 
 def _around_batches(parts: Parts) -> tuple[list[Step], list[Step]]:

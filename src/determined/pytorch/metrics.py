@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -86,6 +87,10 @@ class Averages:
         return merged
 
     def _mean(self, name: str, values: list[Any]) -> tuple[Any, int]:
+        try:
+            return math.fsum(values) / len(values), len(values)  # exactly rounded, and quicker than an array
+        except (TypeError, ValueError, OverflowError):
+            pass  # not plain numbers, or infinities of both signs
         try:
             if isinstance(values[0], Tensor):
                 mean = torch.stack([torch.as_tensor(v) for v in values]).double().mean(dim=0).cpu().numpy()

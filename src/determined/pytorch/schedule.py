@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from determined import errors
 from determined.config import units
@@ -38,7 +39,7 @@ class Schedule:
     def is_over(self, batches_done: int) -> bool:
         return batches_done >= self.end
 
-    @property
+    @functools.cached_property
     def end(self) -> int:
         """The batch count at which training ends."""
         length = self.max_length.value

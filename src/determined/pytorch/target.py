@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 logger = logging.getLogger("determined.pytorch")
 
 _USUAL = ("validation_loss", "val_loss", "loss")
+# Words in the names of metrics that everybody wants larger.
+_LARGER_IS_BETTER = frozenset(
+    ("acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "miou", "precision", "r2", "recall", "reward")
+    + ("rouge", "top1", "top5")
+)
 
 
 @dataclasses.dataclass
@@ -19,11 +25,13 @@ class Target:
 
     metric: str | None = None
     smaller_is_better: bool = True
+    is_told: bool = True  # whether somebody has said what is better
 
     @staticmethod
     def of(config: Mapping[str, Any] | None) -> Target:
         searcher = (config or {}).get("searcher") or {}
-        return Target(searcher.get("metric"), bool(searcher.get("smaller_is_better", True)))
+        is_told = "smaller_is_better" in searcher
+        return Target(searcher.get("metric"), bool(searcher.get("smaller_is_better", True)), is_told)
 
     def is_better(self, found: Mapping[str, Any], best: float | None) -> bool:
         """Whether a validation is strictly better than the best so far, or the first that counts."""
@@ -40,6 +48,8 @@ class Target:
         """The metric's name; chosen from this validation when it is not known yet."""
         if self.metric is None:
             self.metric = self._choose(found)
+            if self.metric is not None and not self.is_told:
+                self.smaller_is_better = _LARGER_IS_BETTER.isdisjoint(re.split(r"[^a-z0-9]+", self.metric.lower()))
         return self.metric
 
     def value(self, found: Mapping[str, Any]) -> float | None:

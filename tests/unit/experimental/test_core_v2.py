@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from determined.experimental import core_v2
+from tests.parity.forks import Child, free_port, rank_environment
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +138,24 @@ def test_a_script_that_forgets_to_close_loses_nothing(tmp_path: pathlib.Path, ru
     row: dict[str, Any] = json.loads((folder / "metrics.jsonl").read_text())
     assert row["metrics"] == {"loss": 1.0}
     assert json.loads((folder / "run.json").read_text())["state"] == "completed"
+
+
+def test_all_ranks_resume_the_same_run(runs_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    def one_start(expected: int) -> None:
+        core_v2.init(config=core_v2.Config(external_experiment_id="study"))
+        steps = core_v2.info.trial.steps_completed
+        assert steps == expected
+        assert (core_v2.info.latest_checkpoint is None) == (expected == 0)
+        if core_v2.distributed.rank == 0:
+            save(steps + 1)
+        core_v2.close()
+
+    for start in range(3):
+        port = free_port()
+        ranks = [
+            Child(one_start, start, environment=rank_environment(rank, 2, port), log=tmp_path / f"{start}-{rank}")
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            rank.succeed()
+    assert len(run_folders(runs_dir)) == 1

@@ -1,4 +1,4 @@
-"""What a trial may use besides the plain loop: precision, scalers, several models, any batch, profiling, TensorBoard."""
+"""What a trial may use besides the plain loop: precision, scalers, several models, batches, profiling, TensorBoard."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_several_models_and_optimizers_train_and_resume_together() -> None:
         for n, length in enumerate(lengths):
             with pytorch.init(hparams={}, name=f"two{len(lengths)}") as context:
                 trial = Two(context)
-                fit(trial, context, length, latest_checkpoint="latest" if n else None)  # type: ignore[arg-type]
+                fit(trial, context, length, latest_checkpoint="latest" if n else None)
         return [p.detach().clone() for model in (trial.encoder, trial.head) for p in model.parameters()]
 
     assert all(torch.equal(a, b) for a, b in zip(weights(12), weights(5, 12)))
@@ -275,7 +275,7 @@ def test_every_scheduler_goes_on_where_it_was(name: str) -> None:
         for n, length in enumerate(lengths):
             with pytorch.init(hparams={}, name=f"lr{len(lengths)}") as context:
                 trial = Scheduled(context)
-                fit(trial, context, length, latest_checkpoint="latest" if n else None)  # type: ignore[arg-type]
+                fit(trial, context, length, latest_checkpoint="latest" if n else None)
                 seen += trial.lrs
         return seen
 

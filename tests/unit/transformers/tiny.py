@@ -20,13 +20,15 @@ WORDS = ["[PAD]", "[UNK]", "red", "green", "blue", "cat", "dog", "bird"]
 # 48 texts in batches of 8: an epoch has 6 steps.
 STEPS_PER_EPOCH = 6
 
-logging.disable_progress_bar()
+logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def tokenizer() -> transformers.PreTrainedTokenizerFast:
     words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    return transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]"
+    )
 
 
 class Texts(torch.utils.data.Dataset[dict[str, Any]]):
