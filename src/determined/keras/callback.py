@@ -79,6 +79,11 @@ class DeterminedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ker
         searcher = (core_context.config or {}).get("searcher") or {}
         core_context.keep_by_policy(searcher.get("metric") or f"{_VALIDATION_PREFIX}loss")
 
+    @property
+    def epochs_completed(self) -> int:
+        """How many epochs this training has behind it, those before an interruption included."""
+        return self._epochs
+
     # --- for subclasses
 
     def save_model(self, model: Any, path: pathlib.Path, distributed: core.DistributedContext) -> None:

@@ -25,6 +25,7 @@ import determined as det
 from determined import core, errors
 from determined.keras import DeterminedCallback
 from determined.keras import callback as callback_module
+from tests.parity.forks import Child, free_port, rank_environment
 
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 Y = (X.sum(axis=1) > 0).astype("float32")[:, None]
@@ -157,6 +158,24 @@ def test_checkpoints_come_as_often_as_asked_and_at_the_end(runs_dir: pathlib.Pat
     (folder,) = runs_dir.iterdir()
     journal = [json.loads(line) for line in (folder / "checkpoints.jsonl").read_text().splitlines()]
     assert [entry["steps_completed"] for entry in journal] == [8, 16, 20]
+
+
+def test_all_ranks_stop_after_the_same_epoch_whoever_was_asked(runs_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    def one_rank(rank: int) -> None:
+        others = [Asking(1)] if rank == 1 else []
+        _, callback = fit(500, None, "mine", *others)
+        assert callback.was_preempted
+        (tmp_path / f"epochs-{rank}").write_text(str(callback.epochs_completed))
+
+    port = free_port()
+    ranks = [
+        Child(one_rank, rank, environment=rank_environment(rank, 2, port), log=tmp_path / f"out-{rank}")
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.succeed()
+    assert (tmp_path / "epochs-0").read_text() == (tmp_path / "epochs-1").read_text()
+    assert len(list(runs_dir.iterdir())) == 1
 
 
 def test_a_callback_is_for_one_fit() -> None:
