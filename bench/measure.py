@@ -17,9 +17,6 @@ from bench import contenders
 from bench.pace import Pace, Stretch, Timing
 from bench.work import CASES, ONE_PROCESS, Bare, Case, Work, same_parameters
 
-# Enough for one of our periodic checkpoints.
-STRETCH_CHUNKS = 60
-
 
 def main(contender: str, cases: str, chunks: int, out: str) -> None:
     torch.set_num_threads(1)
@@ -32,7 +29,7 @@ def main(contender: str, cases: str, chunks: int, out: str) -> None:
         case = CASES[name]
         found[name] = measure(train, case, min(chunks, case.chunks) if chunks else case.chunks, rank, size).to_json()
         if name in ONE_PROCESS and contender in (contenders.OURS, "bare"):
-            found[name]["stretch_ratio"] = measure_stretch(train, case, chunks or STRETCH_CHUNKS)
+            found[name]["stretch_ratio"] = measure_stretch(train, case, chunks or case.stretch)
         found[name]["rows_per_second"] = size * case.batch_size / found[name]["ours_microseconds"] * 1e6
     if rank == 0:
         with open(out, "w") as file:

@@ -27,6 +27,7 @@ class Case:
     batch_size: int = 32
     chunk: int = 100
     chunks: int = 30
+    stretch: int = 60  # chunks without a break
     ready_batches: int = EPOCH_BATCHES
     lr: float = 0.05
     loads: bool = False  # through a data loader, shuffled, instead of a list of ready batches
@@ -83,6 +84,7 @@ ONE_PROCESS = {
             batch_size=64,
             chunk=20,
             chunks=10,
+            stretch=15,
             ready_batches=100,
             reports_loss=True,
         ),

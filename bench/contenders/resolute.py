@@ -151,8 +151,8 @@ def train(work: Work, pace: Marks) -> None:
             max_length=pytorch.Batch(work.batches),
             reporting_period=pytorch.Batch(case.chunk),
             validation_period=pytorch.Batch(case.chunk) if case.validates else None,
-            # About every half second on the tiny model: more often than anyone would want.
-            checkpoint_period=pytorch.Batch(50 * case.chunk),
+            # Once in a stretch, about every second: more often than anyone would want.
+            checkpoint_period=pytorch.Batch(case.stretch * 5 // 6 * case.chunk),
         )
         run = context.core_context.run if context.core_context is not None else None
     if run is not None and work.rank == 0 and case.reports_loss:

@@ -1,7 +1,7 @@
 """Runs a command as a page's reader would who interrupts it: `interrupt.py SIGNAL STEP COMMAND...`.
 
-The signal (INT, TERM, KILL) is sent once some run below DET_RUNS_DIR has reported that step. Ends with the command's exit
-code; 128 and the signal's number when that killed it, as a shell does.
+The signal (INT, TERM, KILL) is sent once some run below DET_RUNS_DIR has reported that step. Ends with the command's
+exit code; 128 and the signal's number when that killed it, as a shell does.
 """
 
 from __future__ import annotations

@@ -116,5 +116,6 @@ def is_alive(pid: int) -> bool:
 
 
 def say(name: str, value: str = "os.getpid()") -> str:
-    """A line of a script that writes a number into a file of its folder."""
-    return f"open('{name}.new', 'w').write(f'{{{value}}}\\n'); os.rename('{name}.new', '{name}')"
+    """A line of a script that writes a number into a file of its folder, whole; several ranks may do so at once."""
+    new = f"f'{name}.new.{{os.getpid()}}'"
+    return f"open({new}, 'w').write(f'{{{value}}}\\n'); os.rename({new}, '{name}')"

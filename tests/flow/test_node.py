@@ -123,7 +123,7 @@ TRAIN = START + (
     "from determined.core import beats, preempt, ranks\n"
     "gang = ranks.DistributedContext.from_torch_distributed()\n"
     "orders = preempt.PreemptContext(gang).start()\n"
-    "orders.install_signals()\n"
+    "orders.install_signals(os.environ['DET_STACKS'])\n"
     "beat = beats.open_beats(os.environ['DET_BEATS'], gang.local_rank)\n"
     "def batch(number):\n"
     "    gang.allgather(number)\n"

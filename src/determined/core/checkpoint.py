@@ -53,11 +53,13 @@ class CheckpointContext:
         *,
         settle_metrics: Callable[[], None] = lambda: None,
         history: Callable[[str], Mapping[int, float]] = lambda metric: {},
+        elsewhere: Callable[[str], base.CheckpointStorage | None] = lambda storage_id: None,
     ) -> None:
         self._distributed = distributed
         self._console = console
         self._settle_metrics = settle_metrics
         self._history = history
+        self._elsewhere = elsewhere
         self._lock = threading.Lock()
         self._retention: Retention | None = None
         self._values: dict[int, float] = {}
@@ -173,7 +175,7 @@ class CheckpointContext:
         """
 
         def fetch() -> None:
-            self._storage.download(
+            self._storage_of(storage_id).download(
                 storage_id, pathlib.Path(ckpt_dir), selector, unverified=self._is_foreign(storage_id)
             )
 
@@ -199,7 +201,7 @@ class CheckpointContext:
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
         """The metadata a checkpoint was saved with."""
-        with self._storage.reading(
+        with self._storage_of(storage_id).reading(
             storage_id, trusting=_AllBut(METADATA), unverified=self._is_foreign(storage_id)
         ) as path:
             return read_metadata(path)
@@ -291,13 +293,19 @@ class CheckpointContext:
                 str(checkpoint), folder.list_files(checkpoint, unverified=True)
             )
             return folder.reading_folder(checkpoint, trusting=trusting, unverified=unverified)
-        return self._storage.reading(checkpoint, trusting=trusting, unverified=self._is_foreign(checkpoint))
+        return self._storage_of(checkpoint).reading(
+            checkpoint, trusting=trusting, unverified=self._is_foreign(checkpoint)
+        )
+
+    def _storage_of(self, storage_id: str) -> base.CheckpointStorage:
+        """Where a checkpoint to be read is: in this run's storage, or in an earlier run's."""
+        return self._elsewhere(storage_id) or self._storage
 
     def _is_foreign(self, storage_id: str) -> bool:
         # What this run published has a manifest, or is broken.
         if self._journal.knows(storage_id):
             return False
-        return self._looks_foreign(storage_id, self._storage.files(storage_id, unverified=True))
+        return self._looks_foreign(storage_id, self._storage_of(storage_id).files(storage_id, unverified=True))
 
     def _looks_foreign(self, checkpoint: str, files: Mapping[str, manifest.FileRecord]) -> bool:
         if any(record.digest for record in files.values()):

@@ -80,6 +80,9 @@ def init(
         console,
         settle_metrics=lambda: train.settle(),
         history=lambda metric: _validations(run, metric),
+        elsewhere=lambda storage_id: (
+            desk.storage_of_another_run(storage_id, run) if checkpoint_storage is None else None
+        ),
     )
     reporter = desk.make_reporter(run, tensorboard_mode) if is_chief else None
     train = TrainContext(run, checkpoint, console, reporter, tensorboard_mode)
@@ -343,6 +346,15 @@ class _Desk:
             return best_of(trial, self._runs_dir)
         _, storage_id, path = resolve_checkpoint(wanted, self._runs_dir, None)
         return Found(storage_id, path, int(read_metadata(path).get("steps_completed") or 0))
+
+    def storage_of_another_run(self, storage_id: str, run: RunFolder) -> FolderStorage | None:
+        """The storage that has a checkpoint which this run's has not: an id is good on the whole machine."""
+        if (run.checkpoints / storage_id).exists():
+            return None
+        for other in runs_in(self._runs_dir):
+            if (other.checkpoints / storage_id).is_dir():
+                return FolderStorage(other.checkpoints)
+        return None
 
     def _first_step(self) -> int:
         return self._found.steps_completed + 1 if self._found is not None else 0

@@ -21,7 +21,6 @@ from determined.pytorch.schedule import Boundary, Schedule
 from determined.pytorch.trial import PyTorchTrial
 from determined.pytorch.validation import Validation
 
-
 Step = Callable[[int], None]
 
 

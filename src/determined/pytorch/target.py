@@ -26,6 +26,7 @@ class Target:
     metric: str | None = None
     smaller_is_better: bool = True
     is_told: bool = True  # whether somebody has said what is better
+    has_warned: bool = False
 
     @staticmethod
     def of(config: Mapping[str, Any] | None) -> Target:
@@ -37,6 +38,7 @@ class Target:
         """Whether a validation is strictly better than the best so far, or the first that counts."""
         value = self.value(found)
         if value is None:
+            self._warn_of_choice(found)
             return True  # nothing to compare by: keep every checkpoint
         if math.isnan(value):
             return False
@@ -69,19 +71,22 @@ class Target:
         return float(value)
 
     def _choose(self, found: Mapping[str, Any]) -> str | None:
-        numbers = [
-            name
-            for name, value in found.items()
-            if name not in ("batches", "epochs") and isinstance(value, (int, float))
-        ]
+        numbers = _numbers(found)
         for usual in _USUAL:
             if usual in numbers:
                 return usual
-        if len(numbers) == 1:
-            return numbers[0]
-        logger.warning(
-            "checkpoint_policy='best' cannot tell which of the validation metrics %s to go by, so every validation is "
-            "checkpointed; name one in the experiment configuration's searcher.metric",
-            ", ".join(sorted(numbers)),
-        )
-        return None
+        return numbers[0] if len(numbers) == 1 else None
+
+    def _warn_of_choice(self, found: Mapping[str, Any]) -> None:
+        if not self.has_warned:
+            self.has_warned = True
+            logger.warning(
+                "checkpoint_policy='best' cannot tell which of the validation metrics (%s) to go by, so every "
+                "validation is checkpointed; name one in the experiment configuration's searcher.metric",
+                ", ".join(sorted(_numbers(found))) or "none",
+            )
+
+
+def _numbers(found: Mapping[str, Any]) -> list[str]:
+    reserved = ("batches", "epochs")
+    return [name for name, value in found.items() if name not in reserved and isinstance(value, (int, float))]

@@ -28,6 +28,17 @@ def test_the_configuration_has_the_last_word() -> None:
     assert target.smaller_is_better
 
 
+def test_a_choice_that_cannot_be_made_is_told_once_and_only_to_those_who_need_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    target = Target.of(None)
+    assert target.name({"f1": 1.0, "recall": 1.0}) is None
+    assert caplog.messages == []
+    assert target.is_better({"f1": 1.0, "recall": 1.0}, None)
+    assert target.is_better({"f1": 0.5, "recall": 0.5}, None)
+    assert len(caplog.messages) == 1 and "(f1, recall)" in caplog.messages[0]
+
+
 class Counting(pytorch.PyTorchTrial):
     """Has the accuracy that the test gives it for each validation."""
 

@@ -71,8 +71,8 @@ def done(log: pathlib.Path) -> list[int]:
     return [int(line.split()[0]) for line in log.read_text().splitlines() if line[0].isdigit()]
 
 
-def process(processor: type[Recorder] = Recorder, **options: Any) -> None:
-    experimental.torch_batch_process(processor, RECORDS, **{"batch_size": 4, **options})
+def process(processor: type[Recorder] = Recorder, records: torch.Tensor = RECORDS, **options: Any) -> None:
+    experimental.torch_batch_process(processor, records, **{"batch_size": 4, **options})
 
 
 def on_ranks(size: int, tmp_path: pathlib.Path, **options: Any) -> list[int]:
@@ -136,13 +136,15 @@ def test_after_a_kill_nothing_that_was_saved_is_done_again(log: pathlib.Path, tm
 def test_other_ranks_go_on_where_some_left(
     log: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    records = torch.arange(1200)  # enough that the ranks have agreed to stop long before the last
     monkeypatch.setattr(Recorder, "stops_at", 4)
-    assert on_ranks(2, tmp_path) == [0, 0]
+    assert on_ranks(2, tmp_path, records=records) == [0, 0]
     first = done(log)
     assert first and "finish" not in log.read_text()
     monkeypatch.setattr(Recorder, "stops_at", -1)
-    assert on_ranks(3, tmp_path, latest_checkpoint="latest") == [0, 0, 0], (tmp_path / "out-0").read_text()
-    assert sorted(done(log)) == list(range(13))
+    ended = on_ranks(3, tmp_path, records=records, latest_checkpoint="latest")
+    assert ended == [0, 0, 0], (tmp_path / "out-0").read_text()
+    assert sorted(done(log)) == list(range(300))
     assert log.read_text().count("finish") == 3
 
 
