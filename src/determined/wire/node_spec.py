@@ -36,6 +36,14 @@ class MasterSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     cert_name: str | None = None
 
 
+class ContextSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
+    """The submitted code: an archive known by its hash, on this machine's disk or to be fetched from the master."""
+
+    sha256: str
+    path: pathlib.Path | None = None
+    url: str | None = None
+
+
 class NodeSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     """One machine's share of an allocation.
 
@@ -52,10 +60,15 @@ class NodeSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     trial: TrialSpec | None = None
     latest_checkpoint: str | None = None
     master: MasterSpec | None = None
+    context: ContextSpec | None = None  # absent: the code is in code_folder already
+    allocation_folder: pathlib.Path | None = None  # spools, lock and outcome of this attempt
+    checkpoint_storage: dict[str, Any] | None = None  # as in a config; absent: the run folder
+    requirements: str | None = None  # a requirements file's text: the ranks run in an environment made from it
 
     nodes: int = 1
     node_rank: int = 0
     slots: int = 1
+    ranks: int | None = None  # processes the node process starts itself; absent: one for each slot
     master_addr: str = "127.0.0.1"
     master_port: int = 0
     environment: dict[str, str] = {}
