@@ -116,6 +116,9 @@ def is_alive(pid: int) -> bool:
 
 
 def say(name: str, value: str = "os.getpid()") -> str:
-    """A line of a script that writes a number into a file of its folder, whole; several ranks may do so at once."""
+    """A line of a script that writes a number into a file of its folder, whole; several ranks may do so at once.
+
+    ``name`` may hold expressions of the script in braces, such as ``{rank}``.
+    """
     new = f"f'{name}.new.{{os.getpid()}}'"
-    return f"open({new}, 'w').write(f'{{{value}}}\\n'); os.rename({new}, '{name}')"
+    return f"open({new}, 'w').write(f'{{{value}}}\\n'); os.rename({new}, f'{name}')"

@@ -46,9 +46,9 @@ class Stack(pytorch.PyTorchTrial):
         return {"loss": nn.functional.cross_entropy(self.model(batch[0]), batch[1])}
 
 
-def train(strategy: str, stop_after: int | None, resume: bool, weights: pathlib.Path) -> None:
+def train(strategy: str, stop_after: int | None, resume: bool, weights: pathlib.Path, aggregation: int) -> None:
     torch.set_num_threads(1)
-    with pytorch.init(hparams={"global_batch_size": 8}, name="stack") as context:
+    with pytorch.init(hparams={"global_batch_size": 8}, name="stack", aggregation_frequency=aggregation) as context:
         trial = Stack(context, strategy, stop_after)
         pytorch.Trainer(trial, context).fit(
             max_length=pytorch.Batch(16),
@@ -66,7 +66,14 @@ def _whole(value: Any) -> torch.Tensor:
     return whole
 
 
-def run(folder: pathlib.Path, ranks: int, strategy: str, stop_after: int | None = None, resume: bool = False) -> Any:
+def run(
+    folder: pathlib.Path,
+    ranks: int,
+    strategy: str,
+    stop_after: int | None = None,
+    resume: bool = False,
+    aggregation: int = 1,
+) -> Any:
     port = free_port()
     weights = folder / "weights.pt"
     children = [
@@ -76,6 +83,7 @@ def run(folder: pathlib.Path, ranks: int, strategy: str, stop_after: int | None 
             stop_after,
             resume,
             weights,
+            aggregation,
             environment={
                 "DET_RUNS_DIR": str(folder / "runs"),
                 **(rank_environment(rank, ranks, port) if ranks > 1 else {}),
@@ -113,3 +121,13 @@ def test_a_sharded_checkpoint_goes_on_with_another_number_of_ranks(tmp_path: pat
     run(tmp_path / "broken", 2, "fsdp", stop_after=9)
     alone = run(tmp_path / "broken", 1, "fsdp", resume=True)
     assert close(whole, alone)
+
+
+@pytest.mark.slow
+def test_sharded_gradients_that_were_accumulating_when_it_stopped_are_not_lost(tmp_path: pathlib.Path) -> None:
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    whole = run(tmp_path / "whole", 2, "fsdp", aggregation=4)
+    run(tmp_path / "broken", 2, "fsdp", stop_after=9, aggregation=4)  # leaves after batch 10 or so, of 12
+    resumed = run(tmp_path / "broken", 2, "fsdp", resume=True, aggregation=4)
+    assert trials.digest(resumed) == trials.digest(whole)

@@ -46,6 +46,7 @@ class Checkpointer:
         self._snapshotter = snapshot.Snapshotter()
         self._saver = snapshot.Saver()
         self._prepared = False
+        self._saving = 0  # batches done at the save that is in flight, or was the last
         core_context.keep_by_policy(target.metric, target.smaller_is_better)
 
     @property
@@ -70,6 +71,12 @@ class Checkpointer:
         """Keep the checkpoints that are best by this metric."""
         if metric is not None and self._core.checkpoint.retention.metric != metric:
             self._core.keep_by_policy(metric, self._target.smaller_is_better)
+
+    def is_due(self) -> bool:
+        """Whether this very moment has no checkpoint yet. All ranks ask; the chief knows which saves failed."""
+        progress, distributed = self._context.progress, self._context.distributed
+        due = progress.last_checkpoint != progress.batches_done
+        return bool(distributed.broadcast(due)) if distributed.size > 1 else due
 
     def prepare(self) -> None:
         """Have memory ready for the first copy, before it is needed."""
@@ -107,6 +114,7 @@ class Checkpointer:
         self, staged: base.StagedCheckpoint, ranks: Sequence[dict[str, Any]], progress: Progress
     ) -> None:
         self.wait()  # one save in flight
+        self._saving = progress.batches_done
         whole = state.gather(self._context, self._hooks, ranks, sharded=self.is_sharded)
         for hook in self._hooks.checkpoint_save_start:
             hook(whole)
@@ -169,7 +177,8 @@ class Checkpointer:
         }
 
     def _warn_of_failure(self, error: Exception) -> None:
-        self._context.progress.last_checkpoint = None  # so that the next occasion is taken
+        if self._context.progress.last_checkpoint == self._saving:
+            self._context.progress.last_checkpoint = None  # so that the next occasion is taken
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self._core.console.warn(
             f"A CHECKPOINT COULD NOT BE SAVED to {self._core.run.checkpoints}: {why}. Training goes on, earlier "

@@ -13,6 +13,8 @@ from determined.pytorch import parallel
 from determined.pytorch.precision import Precision
 from determined.pytorch.progress import Progress
 
+Pending = list[list["torch.Tensor | None"]]
+
 
 class Gradients:
     """Owns what happens between a loss and new parameters."""
@@ -90,7 +92,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def pending(optimizers: Iterable[torch.optim.Optimizer]) -> list[list[torch.Tensor | None]]:
+def pending(optimizers: Iterable[torch.optim.Optimizer]) -> Pending:
     """Gradients that a later batch will still use, per optimizer, for a checkpoint taken in mid-window."""
     return [[p.grad for p in _parameters(optimizer)] for optimizer in optimizers]
 

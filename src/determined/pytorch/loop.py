@@ -193,7 +193,7 @@ def settle(boundary: Boundary, parts: Parts, progress: Progress) -> None:
         parts.reports.progress(progress, parts.schedule)
     if boundary.validate and progress.last_validation != progress.batches_done:
         validate(parts, progress)
-    if boundary.checkpoint and progress.last_checkpoint != progress.batches_done:
+    if boundary.checkpoint and parts.checkpointer.is_due():
         save(parts, progress)
     if boundary.report and not boundary.train_ends:
         parts.reports.progress(progress, parts.schedule)
@@ -215,7 +215,7 @@ def validate(parts: Parts, progress: Progress) -> None:
     progress.last_validation = progress.batches_done
     worth_keeping = parts.checkpointer.policy_wants(found)
     parts.reports.validation(found, progress)
-    if worth_keeping and progress.last_checkpoint != progress.batches_done:
+    if worth_keeping and parts.checkpointer.is_due():
         save(parts, progress)
     parts.reports.status("training")
 
@@ -229,7 +229,7 @@ def leave_early(parts: Parts, progress: Progress) -> None:
     """Keep everything where it is, for a later run to go on from."""
     if parts.preempt.asked:
         parts.preempt.acknowledge_preemption_signal()
-    if progress.last_checkpoint != progress.batches_done:
+    if parts.checkpointer.is_due():
         save(parts, progress)
 
 
@@ -237,5 +237,5 @@ def finish(parts: Parts, progress: Progress) -> None:
     """A run always ends with a validation and a checkpoint of its last batch."""
     if parts.schedule.is_over(progress.batches_done) and progress.last_validation != progress.batches_done:
         validate(parts, progress)
-    if progress.last_checkpoint != progress.batches_done:
+    if parts.checkpointer.is_due():
         save(parts, progress)

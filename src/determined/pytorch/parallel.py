@@ -77,11 +77,18 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def set_gradient_sync(models: Iterable[nn.Module], on: bool) -> None:
-    """Exchange gradients in this batch's backward passes, or keep them for a later batch."""
+    """Exchange gradients in this batch's backward passes, or keep them for a later batch.
+
+    Replicas only. Sharded models exchange on every batch: what they would keep is whole, as large as the model that
+    did not fit, and could not be saved in pieces.
+    """
     for model in models:
         if isinstance(model, DistributedDataParallel):
             model.require_backward_grad_sync = on
-        else:
-            setter: Callable[[bool], None] | None = getattr(model, "set_requires_gradient_sync", None)
-            if setter is not None:
-                setter(on)
+
+
+def expect_no_buffer_sync(models: Iterable[nn.Module]) -> None:
+    """Let the next forward pass leave buffers as they are, as it does within a window of accumulated gradients."""
+    for model in models:
+        if isinstance(model, DistributedDataParallel):
+            model.require_forward_param_sync = False

@@ -9,7 +9,7 @@ import pathlib
 from typing import Any
 
 from determined import core, errors
-from determined.pytorch import archive, legacy_checkpoint, sharded
+from determined.pytorch import archive, legacy_checkpoint, sharded, state
 from determined.storage import manifest
 
 logger = logging.getLogger("determined.pytorch")
@@ -43,7 +43,7 @@ def open_checkpoint(core_context: core.Context, wanted: str | None, *, trial_id:
         saved = read(folder, uuid=found.storage_id, into=into)
     if saved.counters is not None and saved.counters.get("trial_id") != trial_id:
         saved.counters = None
-        saved.state.get("resolute", {}).pop("gradients", None)
+        state.forget_window(saved.state)
     if core_context.distributed.rank == 0:
         at = saved.counters["batches_trained"] if saved.counters is not None else 0
         logger.info("trial %d: resumed from checkpoint %s at batch %d", trial_id, saved.uuid, at)
@@ -75,14 +75,14 @@ def read(folder: pathlib.Path, *, uuid: str, trusted: bool = False, into: Any = 
 
 def _read_predecessors(folder: pathlib.Path, uuid: str, trusted: bool) -> Saved:
     old = legacy_checkpoint.read(folder, trusted=trusted)
-    state: dict[str, Any] = {
+    documented: dict[str, Any] = {
         "models_state_dict": old["models"],
         "optimizers_state_dict": old["optimizers"],
         "lr_schedulers_state_dict": old["lr_schedulers"],
         "callbacks": old["callbacks"] or {},
     }
     if old["rng"]:
-        state["rng_state"] = old["rng"]
+        documented["rng_state"] = old["rng"]
     if old["scaler"]:
-        state["scaler_state_dict"] = old["scaler"]
-    return Saved(folder, uuid, state, old["trial_state"], old["load_data"])
+        documented["scaler_state_dict"] = old["scaler"]
+    return Saved(folder, uuid, documented, old["trial_state"], old["load_data"])

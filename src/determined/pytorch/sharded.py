@@ -18,15 +18,30 @@ def save(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer
     # Takes a second to import, which only sharded models need to pay.
     from torch.distributed.checkpoint.state_dict_saver import save as save_pieces
 
-    save_pieces(_state(models, optimizers), checkpoint_id=str(folder / FOLDER))
+    state = _state(models, optimizers)
+    for index, model in enumerate(models):
+        state[f"gradients_{index}"] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    save_pieces(state, checkpoint_id=str(folder / FOLDER))
 
 
-def load(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], folder: pathlib.Path) -> None:
-    """Read what this rank now owns; every rank calls this."""
+def pending(models: Sequence[nn.Module]) -> list[list[str]]:
+    """The names, by model, of the parameters whose gradients a later batch will still use."""
+    return [[name for name, p in model.named_parameters() if p.grad is not None] for model in models]
+
+
+def load(
+    models: Sequence[nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    folder: pathlib.Path,
+    gradients: Sequence[Sequence[str]],
+) -> None:
+    """Read what this rank now owns, and the gradients that were pending; every rank calls this."""
     from torch.distributed.checkpoint import state_dict as dcp_state
     from torch.distributed.checkpoint.state_dict_loader import load as load_pieces
 
     state = _state(models, optimizers)
+    for index, (model, names) in enumerate(zip(models, gradients)):
+        state[f"gradients_{index}"] = {name: torch.zeros_like(model.get_parameter(name)) for name in names}
     with warnings.catch_warnings():
         # One process reading what many wrote is meant, and needs no remark.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
@@ -35,6 +50,9 @@ def load(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer
         dcp_state.set_model_state_dict(model, state[f"model_{index}"])
     for index, optimizer in enumerate(optimizers):
         dcp_state.set_optimizer_state_dict(_owner(models, optimizer), optimizer, state[f"optimizer_{index}"])
+    for index, model in enumerate(models):
+        for name, gradient in state.get(f"gradients_{index}", {}).items():
+            model.get_parameter(name).grad = gradient.detach()
 
 
 def _state(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from determined import errors
 from determined.pytorch import gradients, metrics, parallel, rng
+from determined.pytorch import sharded as pieces
 from determined.pytorch.callbacks import Hooks
 from determined.pytorch.context import PyTorchTrialContext
 from determined.pytorch.progress import Progress
@@ -30,11 +31,12 @@ class CheckpointMismatch(errors.InvalidCheckpointException, RuntimeError):
 
 @dataclasses.dataclass
 class RankState:
-    """What differs between ranks: random numbers, and metrics gathered since the last boundary."""
+    """What differs between ranks: random numbers, metrics since the last boundary, gradients not yet shared."""
 
     rng: dict[str, Any]
     rows: list[metrics.Row]
     reducers: list[Any]
+    window: dict[str, Any] | None = None
 
 
 def of_this_rank(context: PyTorchTrialContext, progress: Progress, rows: Sequence[metrics.Row]) -> dict[str, Any]:
@@ -45,7 +47,23 @@ def of_this_rank(context: PyTorchTrialContext, progress: Progress, rows: Sequenc
         "reducers": [_reducer_state(context, i, s) for i, s in enumerate(context.reducers.state())]
         if in_mid_stretch
         else [],
+        **_of_open_window(context),
     }
+
+
+def _of_open_window(context: PyTorchTrialContext) -> dict[str, Any]:
+    """What replicas do not share while gradients accumulate: those, and the buffers that forward passes changed."""
+    if context.distributed.size == 1 or any(parallel.is_sharded(model) for model in context.models):
+        return {}
+    pending = gradients.pending(context.optimizers)
+    if not _has_any(pending):
+        return {}
+    buffers = [dict(parallel.unwrap(model).named_buffers()) for model in context.models]
+    return {"window": {"gradients": pending, "buffers": buffers}}
+
+
+def _has_any(pending: gradients.Pending) -> bool:
+    return any(gradient is not None for of_optimizer in pending for gradient in of_optimizer)
 
 
 def gather(
@@ -62,8 +80,9 @@ def gather(
     if context.precision.scaler is not None:
         state["scaler_state_dict"] = context.precision.scaler.state_dict()
     pending = [] if sharded else gradients.pending(context.optimizers)
-    has_pending = any(gradient is not None for of_optimizer in pending for gradient in of_optimizer)
-    state[EXTRAS] = {"ranks": list(ranks), "gradients": pending if has_pending else []}
+    state[EXTRAS] = {"ranks": list(ranks), "gradients": pending if _has_any(pending) else []}
+    if sharded:
+        state[EXTRAS]["sharded_gradients"] = pieces.pending(context.models)
     return state
 
 
@@ -99,7 +118,7 @@ def rank_state(state: Mapping[str, Any], rank: int, size: int) -> RankState | No
     ranks = state.get(EXTRAS, {}).get("ranks", [])
     if len(ranks) == size:
         mine = ranks[rank]
-        return RankState(mine["rng"], list(mine["rows"]), list(mine["reducers"]))
+        return RankState(mine["rng"], list(mine["rows"]), list(mine["reducers"]), mine.get("window"))
     saved = state.get("rng_state")
     if not saved:
         logger.warning("the checkpoint has no state of the random number generators; they start afresh")
@@ -112,6 +131,26 @@ def rank_state(state: Mapping[str, Any], rank: int, size: int) -> RankState | No
             size,
         )
     return RankState(saved, [], [])
+
+
+def reopen_window(context: PyTorchTrialContext, window: Mapping[str, Any]) -> None:
+    """Go on accumulating where this rank was."""
+    gradients.restore_pending(context.optimizers, window["gradients"])
+    for model, buffers in zip(context.models, window["buffers"]):
+        own = dict(parallel.unwrap(model).named_buffers())
+        with torch.no_grad():
+            for name, value in buffers.items():
+                own[name].copy_(value)
+    parallel.expect_no_buffer_sync(context.models)
+
+
+def forget_window(state: Mapping[str, Any]) -> None:
+    """Take accumulated gradients out of a state that somebody else's training begins with."""
+    extras = state.get(EXTRAS, {})
+    extras.pop("gradients", None)
+    extras.pop("sharded_gradients", None)
+    for rank in extras.get("ranks", []):
+        rank.pop("window", None)
 
 
 def load_models(models: Sequence[nn.Module], saved: Sequence[Mapping[str, Any]]) -> None:

@@ -213,9 +213,12 @@ class Trainer:
         for hook in hooks.checkpoint_load_start:
             hook(saved.state)
         if saved.is_sharded:
-            sharded.load(context.models, context.optimizers, saved.folder)
+            pending = saved.state.get(state.EXTRAS, {}).get("sharded_gradients", [])
+            sharded.load(context.models, context.optimizers, saved.folder, pending)
         state.put_back(saved.state, context, hooks, sharded=saved.is_sharded)
         kept = state.rank_state(saved.state, context.distributed.rank, context.distributed.size)
+        if kept is not None and kept.window is not None:
+            state.reopen_window(context, kept.window)
         if kept is not None and context.progress.settled < context.progress.batches_done:
             rows.extend(kept.rows)
             context.reducers.reset()
