@@ -8,7 +8,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from determined.master.scheduling.fifo import BY_AGE
+from determined.master.scheduling.fifo import by_age
 from determined.master.scheduling.requests import Request
 
 
@@ -45,7 +45,8 @@ class ByShare:
             jobs[request.job].append(request)
         heap = []
         for job, requests in jobs.items():
-            requests.sort(key=BY_AGE, reverse=True)
+            requests = jobs[job] = by_age(requests)
+            requests.reverse()
             heap.append((usage.get(job, 0) / requests[-1].weight, requests[-1].queued_at, job))
         heapq.heapify(heap)
         while heap:
@@ -57,8 +58,10 @@ class ByShare:
             else:
                 heapq.heappop(heap)
 
-    def victims(self, request: Request) -> Sequence[Sequence[Request]]:
-        if not self.may_stop or self.usage.get(request.job, 0) + request.slots > self._shares[request.job]:
+    def victims(self, request: Request) -> Sequence[Sequence[Request]] | None:
+        if not self.may_stop:
+            return None
+        if self.usage.get(request.job, 0) + request.slots > self._shares[request.job]:
             return ()
         surplus = {job: self.usage.get(job, 0) - share for job, share in self._shares.items()}
         chosen = []
@@ -71,7 +74,7 @@ class ByShare:
     @functools.cached_property
     def _youngest_first(self) -> Sequence[Request]:
         may_stop = [other for other in self.may_stop if other.preemptible and not other.stopping and other.slots]
-        return sorted(may_stop, key=BY_AGE, reverse=True)
+        return by_age(may_stop)[::-1]
 
     @functools.cached_property
     def _shares(self) -> Mapping[str, float]:

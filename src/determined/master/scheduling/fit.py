@@ -20,7 +20,7 @@ class Shape(NamedTuple):
 class Machine:
     """A node that takes new work, as a pass goes on. ``free`` and ``coming`` are what nobody has been promised."""
 
-    __slots__ = ("coming", "free", "free_ids", "id", "index", "places", "stopping", "total")
+    __slots__ = ("coming", "free", "free_ids", "id", "index", "is_closed", "places", "stopping", "total")
 
     def __init__(self, node: Node, index: int) -> None:
         self.id = node.id
@@ -29,6 +29,7 @@ class Machine:
         self.free_ids = sorted(node.slots, reverse=True)
         self.free = self.total
         self.coming = 0
+        self.is_closed = False
         self.places = node.auxiliary_places
         self.stopping: list[str] = []
 
@@ -109,6 +110,12 @@ class Room:
             from_coming = min(machine.coming, per_machine)
             from_free = min(machine.free, per_machine - from_coming)
             self._set(machine, machine.free - from_free, machine.coming - from_coming)
+
+    def close(self, machines: Sequence[Machine], per_machine: int) -> None:
+        """Keep slots for a gang although some are missing: where they are, nobody may even be stopped for another."""
+        for machine in machines:
+            machine.is_closed = machine.free + machine.coming < per_machine
+        self.promise(machines, per_machine)
 
     def expect(self, request: Request) -> None:
         """Count on the slots of a request that is about to be stopped."""

@@ -14,8 +14,8 @@ from determined.master.scheduling.waiting import Scene, Waiting
 
 # How many requests may make others stop in one pass, and how many may look for somebody in vain: a pass stays short
 # even when hundreds are to be replaced, and the next one goes on.
-EVICTIONS = 24
-SEARCHES = 24
+EVICTIONS = 8
+SEARCHES = 8
 
 
 def plan(
@@ -48,7 +48,8 @@ def plan(
     for request in stopping:
         held[request.job] += request.slots
     line = policy.line(gangs, running, room.total, usage)
-    walk = _Walk(room, line, held, usage, {request.id for request in stopping}, now, reservation, patience)
+    sizes = {(request.slots, request.single_node) for request in gangs}
+    walk = _Walk(room, line, sizes, held, usage, {request.id for request in stopping}, now, reservation, patience)
     rest = walk.go()
     places = iter(policy.line(small, (), room.total, usage))
     starts_in_places, without_place = _fill_places(room, places)
@@ -86,6 +87,7 @@ class _Walk:
 
     room: Room
     line: Line
+    sizes: set[tuple[int, bool]]
     held: defaultdict[str, int]
     usage: defaultdict[str, int]
     stopped: set[str]
@@ -98,57 +100,81 @@ class _Walk:
     promised: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     kept: Reservation | None = None
     is_partial: bool = False
+    # Sizes that fit neither now nor with what is coming: so they stay, as nothing but an eviction makes room in a walk.
+    full: set[tuple[int, bool]] = dataclasses.field(default_factory=set)
+    vain: dict[tuple[int, bool], object] = dataclasses.field(default_factory=dict)  # size -> victims that did not do
+    searches: int = 0
+    evictions: int = 0
 
     def go(self) -> Iterator[Request]:
         """Decide about one request after another; returns those that were not looked at, all of which wait."""
-        held, wait = self.held, self.waiting.append
-        full: set[tuple[int, bool]] = set()  # sizes that fit neither now nor with what is coming
-        vain: dict[tuple[int, bool], object] = {}  # size -> victims that were looked through in vain
-        searches = evictions = 0
+        held, wait, victims_for = self.held, self.waiting.append, self.line.victims
+        self.full = {size for size in self.sizes if self.room.shape(*size) is None}
+        never = frozenset(self.full)
+        is_searching = True
         order = iter(self.line)
         for request in order:
-            size = slots, single_node = request.slots, request.single_node
             limit = request.max_slots
-            if limit is not None and held[request.job] + slots > limit:
+            if limit is not None and held[request.job] + request.slots > limit:
                 wait(request)
                 continue
-            shape = self.room.shape(slots, single_node)
-            if shape is None:
+            size = (request.slots, request.single_node)
+            if size not in self.full and self._place(request, size):
+                continue
+            if size in never:
                 wait(request)
                 continue
-            if size not in full:
-                machines = self.room.fit_now(shape)
-                if machines is not None:
-                    self._start(request, machines, shape)
-                    continue
-                machines = self.room.fit_soon(shape)
-                if machines is not None:
-                    self._promise(request, machines, shape)
-                    continue
-                full.add(size)
-            victims = self.line.victims(request)
-            if victims and vain.get(size) is not victims and searches < SEARCHES:
-                if evictions >= EVICTIONS:
+            if is_searching:
+                victims = victims_for(request)
+                if victims and self.evictions == EVICTIONS:
                     self.is_partial = True
                     wait(request)
                     break
-                eviction = preempt.choose(self.room, shape, victims, self.stopped)
-                if eviction is not None:
-                    self._evict(request, eviction, shape)
-                    evictions += 1
-                    full.clear()
-                    vain.clear()
+                if victims and self._make_room(request, size, victims):
+                    self.full = set(never)  # a large victim may give back more than was needed
                     continue
-                vain[size] = victims
-                searches += 1
+                is_searching = victims is not None and self.searches < SEARCHES
             if self.kept is None:
-                self._keep(request, shape)
+                self._keep(request)
             wait(request)
+            if not is_searching and len(self.full) == len(self.sizes):
+                break
         return order
 
-    def _start(self, request: Request, machines: Sequence[Machine], shape: Shape) -> None:
-        self.starts.append(Start(request.id, self.room.start(machines, shape.per_machine)))
-        self._count(request)
+    def _place(self, request: Request, size: tuple[int, bool]) -> bool:
+        """Start it on free slots, or promise it those that are coming; if neither will do, remember its size."""
+        shape = self._shape(request)
+        machines = self.room.fit_now(shape)
+        if machines is not None:
+            self.starts.append(Start(request.id, self.room.start(machines, shape.per_machine)))
+            self._count(request)
+            return True
+        machines = self.room.fit_soon(shape)
+        if machines is not None:
+            self._promise(request, machines, shape)
+            return True
+        self.full.add(size)
+        return False
+
+    def _make_room(self, request: Request, size: tuple[int, bool], groups: Sequence[Sequence[Request]]) -> bool:
+        """Stop others for it, if that helps."""
+        if self.vain.get(size) is groups:
+            return False
+        shape = self._shape(request)
+        eviction = preempt.choose(self.room, shape, groups, self.stopped)
+        if eviction is None:
+            self.vain[size] = groups
+            self.searches += 1
+            return False
+        for victim in eviction.victims:
+            self.stops.append(Stop(victim.id, f"makes room for {request.id}, which is before it in the queue"))
+            self.stopped.add(victim.id)
+            self.usage[victim.job] -= victim.slots
+            self.room.expect(victim)
+        self._promise(request, eviction.machines, shape)
+        self.vain.clear()
+        self.evictions += 1
+        return True
 
     def _promise(self, request: Request, machines: Sequence[Machine], shape: Shape) -> None:
         self.promised[request.id] = tuple(dict.fromkeys(id for machine in machines for id in machine.stopping))
@@ -156,25 +182,23 @@ class _Walk:
         self.waiting.append(request)
         self._count(request)
 
-    def _evict(self, request: Request, eviction: preempt.Eviction, shape: Shape) -> None:
-        for victim in eviction.victims:
-            self.stops.append(Stop(victim.id, f"makes room for {request.id}, which is before it in the queue"))
-            self.stopped.add(victim.id)
-            self.usage[victim.job] -= victim.slots
-            self.room.expect(victim)
-        self._promise(request, eviction.machines, shape)
-
     def _count(self, request: Request) -> None:
         self.held[request.job] += request.slots
         self.usage[request.job] += request.slots
 
-    def _keep(self, request: Request, shape: Shape) -> None:
+    def _shape(self, request: Request) -> Shape:
+        shape = self.room.shape(request.slots, request.single_node)
+        assert shape is not None, f"{request.id} never fits"
+        return shape
+
+    def _keep(self, request: Request) -> None:
         """Close the machines nearest to what a gang needs to those behind it; the longer it waits, the more."""
+        shape = self._shape(request)
         is_same = self.before is not None and self.before.id == request.id
         self.kept = self.before if self.before is not None and is_same else Reservation(request.id, self.now)
         waited = max(0.0, self.now - self.kept.since)
         doublings = min(32, int(waited / self.patience)) if self.patience > 0 else 32
-        self.room.promise(self.room.nearest(shape, 2**doublings), shape.per_machine)
+        self.room.close(self.room.nearest(shape, 2**doublings), shape.per_machine)
 
 
 def _fill_places(room: Room, line: Iterator[Request]) -> tuple[list[Start], list[Request]]:

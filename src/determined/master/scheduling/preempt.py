@@ -29,7 +29,7 @@ def choose(room: Room, shape: Shape, groups: Iterable[Sequence[Request]], spared
     already. No group is touched as long as the ones before it are enough. Within that, as few slots as possible are
     given up, then the youngest.
     """
-    soon = {machine.index: machine.free + machine.coming for machine in room.machines}
+    soon = {machine.index: machine.free + machine.coming for machine in room.machines if not machine.is_closed}
     candidates: dict[int, list[_Victim]] = {}
     large_enough = sum(1 for slots in soon.values() if slots >= shape.per_machine)
     order = 0
@@ -40,6 +40,8 @@ def choose(room: Room, shape: Shape, groups: Iterable[Sequence[Request]], spared
             victim = _Victim(request, order, number)
             order += 1
             for machine, slots in room.held_by(request):
+                if machine.is_closed:
+                    continue
                 before = soon[machine.index]
                 soon[machine.index] = before + slots
                 large_enough += before < shape.per_machine <= before + slots
@@ -50,7 +52,7 @@ def choose(room: Room, shape: Shape, groups: Iterable[Sequence[Request]], spared
 
 
 def _cheapest(room: Room, shape: Shape, candidates: dict[int, list[_Victim]], soon: dict[int, int]) -> Eviction | None:
-    possible = [machine for machine in room.machines if soon[machine.index] >= shape.per_machine]
+    possible = [machine for machine in room.machines if soon.get(machine.index, 0) >= shape.per_machine]
     if shape.machines > 1:
         possible.sort(key=lambda machine: (shape.per_machine - machine.free - machine.coming, machine.index))
         return _only_needed(room, shape, possible[: shape.machines], candidates)[1]

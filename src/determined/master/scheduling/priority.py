@@ -8,10 +8,9 @@ import itertools
 import operator
 from collections.abc import Mapping, Sequence
 
-from determined.master.scheduling.fifo import BY_AGE, Sorted
+from determined.master.scheduling.fifo import Sorted, by_age
 from determined.master.scheduling.requests import Request
 
-_BY_IMPORTANCE = operator.attrgetter("priority", "queued_at", "id")
 _PRIORITY = operator.attrgetter("priority")
 
 
@@ -24,7 +23,8 @@ class Priority:
     def line(
         self, queued: Sequence[Request], running: Sequence[Request], capacity: int, usage: Mapping[str, int]
     ) -> ByImportance:
-        order = sorted(queued, key=_BY_IMPORTANCE)
+        order = by_age(queued)
+        order.sort(key=_PRIORITY)
         return ByImportance(order, running if self.preemption else ())
 
 
@@ -34,8 +34,8 @@ class ByImportance(Sorted):
 
     running: Sequence[Request] = ()
 
-    def victims(self, request: Request) -> Sequence[Sequence[Request]]:
-        return self._by_priority[request.priority]
+    def victims(self, request: Request) -> Sequence[Sequence[Request]] | None:
+        return self._by_priority[request.priority] or None
 
     @functools.cached_property
     def _by_priority(self) -> Mapping[int, Sequence[Sequence[Request]]]:
@@ -48,8 +48,8 @@ class _GroupsBelow(dict[int, Sequence[Sequence[Request]]]):
 
     def __init__(self, running: Sequence[Request]) -> None:
         super().__init__()
-        may_stop = [other for other in running if other.preemptible and not other.stopping]
-        may_stop.sort(key=BY_AGE, reverse=True)
+        may_stop = by_age(other for other in running if other.preemptible and not other.stopping)
+        may_stop.reverse()
         may_stop.sort(key=_PRIORITY, reverse=True)
         self._groups = [(priority, tuple(group)) for priority, group in itertools.groupby(may_stop, _PRIORITY)]
 
