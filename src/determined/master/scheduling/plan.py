@@ -177,7 +177,7 @@ class _Walk:
         return True
 
     def _promise(self, request: Request, machines: Sequence[Machine], shape: Shape) -> None:
-        self.promised[request.id] = tuple(dict.fromkeys(id for machine in machines for id in machine.stopping))
+        self.promised[request.id] = tuple(sorted({name for machine in machines for name in machine.stopping}))
         self.room.promise(machines, shape.per_machine)
         self.waiting.append(request)
         self._count(request)
