@@ -73,7 +73,7 @@ class SchedulingConformance(abc.ABC):
             queued = [request for request in cluster.queued if request.slots]
             line = policy.line(queued, cluster.running, 40, usage)
             for request in queued:
-                victims = [victim for group in line.victims(request) or () for victim in group]
+                victims = [victim for group in line.victims(request, frozenset()) or () for victim in group]
                 assert len({victim.id for victim in victims}) == len(victims)
                 for victim in victims:
                     assert victim.preemptible and not victim.stopping and victim.running is not None

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from determined.master.scheduling.fifo import by_age
 from determined.master.scheduling.requests import Request
@@ -58,7 +58,7 @@ class ByShare:
             else:
                 heapq.heappop(heap)
 
-    def victims(self, request: Request) -> Sequence[Sequence[Request]] | None:
+    def victims(self, request: Request, stopped: Set[str]) -> Sequence[Sequence[Request]] | None:
         if not self.may_stop:
             return None
         if self.usage.get(request.job, 0) + request.slots > self._shares[request.job]:
@@ -66,7 +66,7 @@ class ByShare:
         surplus = {job: self.usage.get(job, 0) - share for job, share in self._shares.items()}
         chosen = []
         for other in self._youngest_first:
-            if other.job != request.job and other.slots <= surplus[other.job]:
+            if other.id not in stopped and other.job != request.job and other.slots <= surplus[other.job]:
                 surplus[other.job] -= other.slots
                 chosen.append(other)
         return [chosen] if chosen else ()

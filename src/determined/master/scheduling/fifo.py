@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from determined.master.scheduling.requests import Request
 
@@ -31,7 +31,7 @@ class Sorted:
     def __iter__(self) -> Iterator[Request]:
         return iter(self.order)
 
-    def victims(self, request: Request) -> Sequence[Sequence[Request]] | None:
+    def victims(self, request: Request, stopped: Set[str]) -> Sequence[Sequence[Request]] | None:
         return None
 
 

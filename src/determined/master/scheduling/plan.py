@@ -125,7 +125,7 @@ class _Walk:
                 wait(request)
                 continue
             if is_searching:
-                victims = victims_for(request)
+                victims = victims_for(request, self.stopped)
                 if victims and self.evictions == EVICTIONS:
                     self.is_partial = True
                     wait(request)

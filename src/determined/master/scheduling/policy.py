@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from determined.master.scheduling.requests import Request
@@ -15,11 +15,11 @@ class Line(Protocol):
         """Every queued request once, next one first. Whoever asks for more has decided about all given so far."""
         ...
 
-    def victims(self, request: Request) -> Sequence[Sequence[Request]] | None:
+    def victims(self, request: Request, stopped: Set[str]) -> Sequence[Sequence[Request]] | None:
         """Running requests that may be stopped for this one: groups, the least important first, each youngest first.
 
-        Empty if there are none; None if there are none for those behind it either, so that nobody need ask. Any part of
-        what is named here may be stopped; the caller takes no more than it needs. Only preemptible ones that are not
+        Empty if there are none; None if there are none for those behind it either, so that nobody need ask. ``stopped`` are
+        those that this pass has stopped already; to name them again does no harm. Any part of what is named here may be stopped; the caller takes no more than it needs. Only preemptible ones that are not
         stopping may be named, and only such that would not be allowed in turn to make this one stop.
         """
         ...

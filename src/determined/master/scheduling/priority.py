@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from determined.master.scheduling.fifo import Sorted, by_age
 from determined.master.scheduling.requests import Request
@@ -34,7 +34,7 @@ class ByImportance(Sorted):
 
     running: Sequence[Request] = ()
 
-    def victims(self, request: Request) -> Sequence[Sequence[Request]] | None:
+    def victims(self, request: Request, stopped: Set[str]) -> Sequence[Sequence[Request]] | None:
         return self._by_priority[request.priority] or None
 
     @functools.cached_property

@@ -76,11 +76,15 @@ def _explain(request: Request, scene: Scene) -> tuple[Cause, str, tuple[str, ...
         return Cause.PLACES, "needs no slot, but every machine has as many such tasks as it may have", ()
     limit = request.max_slots
     if limit is not None and slots > limit:
-        return Cause.NEVER, f"needs {_slots(slots)}, but may use {limit} (max_slots): it can never start", ()
+        return Cause.NEVER, f"needs {_slots(slots)}, but its job may use {limit} (max_slots): it can never start", ()
     if request.id in scene.promised:
         waits_for = scene.promised[request.id]
-        whose = f" that {_listed(waits_for)} {'is' if len(waits_for) == 1 else 'are'} giving back" if waits_for else ""
-        return Cause.STOPPING, f"needs {_slots(slots)}, which it gets together with those{whose}", waits_for
+        have = "has" if len(waits_for) == 1 else "have"
+        return (
+            Cause.STOPPING,
+            f"needs {_slots(slots)}, which it gets as soon as {_listed(waits_for)} {have} stopped",
+            waits_for,
+        )
     held = scene.held.get(request.job, 0)
     if limit is not None and held + slots > limit:
         rest = "does" if held >= limit else f"uses {held}; this needs {slots} more"
@@ -124,5 +128,5 @@ def _slots(number: int) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     if len(names) > 3:
-        return f"{', '.join(names[:3])} and {len(names) - 3} more"
-    return " and ".join(names)
+        names = [*names[:3], f"{len(names) - 3} more"]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
