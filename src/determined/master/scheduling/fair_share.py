@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from determined.master.scheduling.fifo import by_age
 from determined.master.scheduling.requests import Request
@@ -40,14 +40,10 @@ class ByShare:
 
     def __iter__(self) -> Iterator[Request]:
         usage = self.usage
-        jobs: defaultdict[str, list[Request]] = defaultdict(list)
-        for request in self.queued:
-            jobs[request.job].append(request)
-        heap = []
-        for job, requests in jobs.items():
-            requests = jobs[job] = by_age(requests)
-            requests.reverse()
-            heap.append((usage.get(job, 0) / requests[-1].weight, requests[-1].queued_at, job))
+        jobs = {job: requests[::-1] for job, requests in self._by_job.items()}
+        heap = [
+            (usage.get(job, 0) / requests[-1].weight, requests[-1].queued_at, job) for job, requests in jobs.items()
+        ]
         heapq.heapify(heap)
         while heap:
             _, _, job = heap[0]
@@ -77,17 +73,29 @@ class ByShare:
         return by_age(may_stop)[::-1]
 
     @functools.cached_property
+    def _by_job(self) -> Mapping[str, list[Request]]:
+        return group_by_job(self.queued)
+
+    @functools.cached_property
     def _shares(self) -> Mapping[str, float]:
         """How many slots each job is due: by weight, but none more than it asks for; what one leaves others divide."""
-        asked: defaultdict[str, int] = defaultdict(int)
+        asked: dict[str, int] = {}
         weights: dict[str, float] = {}
-        for request in (*self.running, *self.queued):
-            if not request.stopping:
-                asked[request.job] += request.slots
-            if request.max_slots is not None:
-                asked[request.job] = min(asked[request.job], request.max_slots)
-            weights[request.job] = max(weights.get(request.job, 0.0), request.weight)
+        for requests in (*self._by_job.values(), *group_by_job(self.running).values()):
+            job, limit = requests[0].job, requests[0].max_slots
+            asked[job] = asked.get(job, 0) + sum(request.slots for request in requests)
+            if limit is not None:
+                asked[job] = min(asked[job], limit)
+            weights.setdefault(job, requests[0].weight)
         return divide(self.capacity, asked, weights)
+
+
+def group_by_job(requests: Iterable[Request]) -> dict[str, list[Request]]:
+    """The requests of each job, the older first."""
+    jobs: defaultdict[str, list[Request]] = defaultdict(list)
+    for request in by_age(requests):
+        jobs[request.job].append(request)
+    return jobs
 
 
 def divide(capacity: float, asked: Mapping[str, int], weights: Mapping[str, float]) -> dict[str, float]:

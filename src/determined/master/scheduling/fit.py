@@ -42,6 +42,7 @@ class Room:
         self.machines = [Machine(node, index) for index, node in enumerate(open_nodes)]
         self._by_id = {machine.id: machine for machine in self.machines}
         self._enabled = {node.id: frozenset(node.slots) for node in open_nodes}
+        self._held: dict[str, list[tuple[Machine, int]]] = {}
         for request in running:
             self._occupy(request)
         for machine in self.machines:
@@ -125,11 +126,13 @@ class Room:
 
     def held_by(self, request: Request) -> list[tuple[Machine, int]]:
         """How many slots that are of use to others a running request holds on each machine."""
-        held = []
-        for node_id, slots in (request.running or {}).items():
-            machine = self._by_id.get(node_id)
-            if machine is not None and slots:
-                held.append((machine, len(self._enabled[node_id].intersection(slots))))
+        held = self._held.get(request.id)
+        if held is None:
+            held = self._held[request.id] = [
+                (self._by_id[node_id], len(self._enabled[node_id].intersection(slots)))
+                for node_id, slots in (request.running or {}).items()
+                if slots and node_id in self._by_id
+            ]
         return held
 
     def nearest(self, shape: Shape, alternatives: int) -> list[Machine]:

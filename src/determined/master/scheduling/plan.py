@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,6 +17,8 @@ from determined.master.scheduling.waiting import Scene, Waiting
 # even when hundreds are to be replaced, and the next one goes on.
 EVICTIONS = 8
 SEARCHES = 8
+
+_SIZE = operator.attrgetter("slots", "single_node")
 
 
 def plan(
@@ -48,7 +51,7 @@ def plan(
     for request in stopping:
         held[request.job] += request.slots
     line = policy.line(gangs, running, room.total, usage)
-    sizes = {(request.slots, request.single_node) for request in gangs}
+    sizes = set(map(_SIZE, gangs))
     walk = _Walk(room, line, sizes, held, usage, {request.id for request in stopping}, now, reservation, patience)
     rest = walk.go()
     places = iter(policy.line(small, (), room.total, usage))
@@ -69,16 +72,16 @@ def plan(
 
 
 def _sort_out(requests: Iterable[Request]) -> tuple[list[Request], list[Request], list[Request], list[Request]]:
-    gangs: list[Request] = []
-    small: list[Request] = []
-    running: list[Request] = []
-    stopping: list[Request] = []
-    for request in requests:
-        if request.running is not None:
-            (stopping if request.stopping else running).append(request)
-        elif not request.stopping:  # who is to stop and holds nothing wants nothing
-            (gangs if request.slots else small).append(request)
-    return gangs, small, running, stopping
+    everything = [*requests]
+    # Who is to stop and holds nothing wants nothing.
+    queued = [request for request in everything if request.running is None and not request.stopping]
+    holding = [request for request in everything if request.running is not None]
+    return (
+        [request for request in queued if request.slots],
+        [request for request in queued if not request.slots],
+        [request for request in holding if not request.stopping],
+        [request for request in holding if request.stopping],
+    )
 
 
 @dataclasses.dataclass

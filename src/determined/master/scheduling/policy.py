@@ -18,9 +18,10 @@ class Line(Protocol):
     def victims(self, request: Request, stopped: Set[str]) -> Sequence[Sequence[Request]] | None:
         """Running requests that may be stopped for this one: groups, the least important first, each youngest first.
 
-        Empty if there are none; None if there are none for those behind it either, so that nobody need ask. ``stopped`` are
-        those that this pass has stopped already; to name them again does no harm. Any part of what is named here may be stopped; the caller takes no more than it needs. Only preemptible ones that are not
-        stopping may be named, and only such that would not be allowed in turn to make this one stop.
+        Empty if there are none; None if there are none for those behind it either, so that nobody need ask. Any part of
+        what is named here may be stopped; the caller takes no more than it needs. Only preemptible ones that are not
+        stopping may be named, and only such that would not be allowed in turn to make this one stop. ``stopped`` are
+        those that this pass has stopped before; to name them again does no harm.
         """
         ...
 
