@@ -15,7 +15,7 @@ from determined.master.scheduling.waiting import Scene, Waiting
 
 # How many requests may make others stop in one pass, and how many may look for somebody in vain: a pass stays short
 # even when hundreds are to be replaced, and the next one goes on.
-EVICTIONS = 8
+EVICTIONS = 4
 SEARCHES = 8
 
 _SIZE = operator.attrgetter("slots", "single_node")
