@@ -199,6 +199,7 @@ class _Walk:
         shape = self._shape(request)
         is_same = self.before is not None and self.before.id == request.id
         self.kept = self.before if self.before is not None and is_same else Reservation(request.id, self.now)
+        self.held[request.job] += request.slots  # its own job's others must not use up its limit meanwhile
         waited = max(0.0, self.now - self.kept.since)
         doublings = min(32, int(waited / self.patience)) if self.patience > 0 else 32
         self.room.close(self.room.nearest(shape, 2**doublings), shape.per_machine)

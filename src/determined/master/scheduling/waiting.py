@@ -86,7 +86,8 @@ def _explain(request: Request, scene: Scene) -> tuple[Cause, str, tuple[str, ...
             waits_for,
         )
     held = scene.held.get(request.job, 0)
-    if limit is not None and held + slots > limit:
+    is_first = scene.kept is not None and scene.kept.id == request.id
+    if limit is not None and held + slots > limit and not is_first:
         rest = "does" if held >= limit else f"uses {held}; this needs {slots} more"
         return Cause.LIMIT, f"{request.job} may use {_slots(limit)} (max_slots) and {rest}", ()
     if not room.total:
