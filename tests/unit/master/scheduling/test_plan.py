@@ -230,6 +230,20 @@ class TestReservation:
         made = plan([busy, queued("t1", 1, job="e", max_slots=1), queued("a", 1, at=1)], [node("x", 2)], Fifo())
         assert set(started(made)) == {"a"}
 
+    def test_others_of_its_job_do_not_use_up_its_limit(self) -> None:
+        busy = running("r", placed("x", 0, 1))
+        gang = queued("gang", 3, job="e", max_slots=4)
+        small = queued("small", 2, at=1, job="e", max_slots=4)
+        made = plan([busy, gang, small], [node("x", 4), node("y", 2)], Fifo())
+        assert not made.starts
+        assert made.waiting["gang"].text == "needs 3 slots on one machine, 4 of 6 are free, at most 2 on one machine"
+
+    def test_nobody_is_stopped_on_its_machines_for_one_behind_it(self) -> None:
+        busy = [running("stays", placed("x", 0), preemptible=False), running("low", placed("x", 1), priority=90)]
+        requests = [*busy, queued("gang", 2, priority=1), queued("mid", 1, at=1, priority=50)]
+        made = plan(requests, [node("x", 2)], Priority())
+        assert not made.stops
+
 
 class TestPlacements:
     def test_are_values(self) -> None:
