@@ -66,7 +66,8 @@ def plan(
             (without_place, places),
             len(gangs) + len(small) - len(walk.starts) - len(starts_in_places),
         ),
-        reservation=walk.kept,
+        # When the pass ended before it came to the first that does not fit, that one's patience goes on.
+        reservation=walk.kept or (reservation if walk.is_partial else None),
         is_partial=walk.is_partial,
     )
 

@@ -192,6 +192,8 @@ class TestPreemption:
         made = plan([*busy, *new], [node("x", 100)], Priority())
         assert made.is_partial
         assert 0 < len(made.stops) < 100
+        before = Reservation("n99", 3.0)
+        assert plan([*busy, *new], [node("x", 100)], Priority(), now=9.0, reservation=before).reservation == before
 
 
 class TestReservation:
