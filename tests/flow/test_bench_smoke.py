@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from bench import scheduling
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -32,3 +34,11 @@ def test_a_quick_run_trains_what_the_bare_loop_trains_and_prints_the_table(tmp_p
     assert set(found["details"]) == {"bare", "resolute"}
     assert [row["bar"] for row in found["rows"]] == [0.8]
     assert list(results.glob("run-*")) == []
+
+
+def test_the_scheduling_measurement_times_every_pass() -> None:
+    for name, policy in scheduling.POLICIES.items():
+        times = scheduling.measure(policy, queued=50, passes=3)
+        assert len(times) == 3, name
+        assert all(wall > 0 for wall, _ in times), name
+    assert scheduling.percentile([3.0, 1.0, 2.0], 0.99) == 3.0

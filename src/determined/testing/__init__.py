@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from determined.testing.scheduling import SchedulingConformance
 from determined.testing.storage import StorageConformance
 
-__all__ = ["StorageConformance"]
+__all__ = ["SchedulingConformance", "StorageConformance"]
