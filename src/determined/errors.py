@@ -82,6 +82,48 @@ class MultipleDownloadsFailed(DeterminedError):
     code = "multiple_downloads_failed"
 
 
+class NotFound(DeterminedError):
+    """There is no such thing, or it is not for you to see."""
+
+    code = "not_found"
+
+
+class Refused(DeterminedError):
+    """What was asked for cannot be done in the state that things are in."""
+
+    code = "refused"
+
+
+class Unauthenticated(DeterminedError):
+    """Nobody is signed in, or the credential is no longer good."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(DeterminedError):
+    """Whoever is signed in may not do this."""
+
+    code = "forbidden"
+
+
+class StaleRunEpoch(DeterminedError):
+    """This attempt of a trial is over; a later one has taken its place, and nothing of this one is taken any more."""
+
+    code = "stale_run_epoch"
+
+
+class BadRequest(DeterminedError):
+    """The request itself cannot be understood."""
+
+    code = "bad_request"
+
+
+class MasterUnreachable(DeterminedError):
+    """The master does not answer."""
+
+    code = "master_unreachable"
+
+
 class EnterpriseOnlyError(DeterminedError):
     """Kept for code that catches it; nothing here is reserved for paying users."""
 

@@ -365,6 +365,58 @@ class TemplateView(View):
     workspace_id: int | None = None
 
 
+class Created(View):
+    """An experiment that was created, or would be: ``experiment`` is None when only a check was asked for."""
+
+    experiment: ExperimentView | None = None
+    config: dict[str, Any] = {}  # merged, with defaults; secrets masked
+    notices: list[str] = []
+
+
+class RunView(View):
+    """What a run that no master started needs to report to this one."""
+
+    experiment_id: int
+    trial_id: int
+    allocation_id: str
+    run_epoch: int
+    session_token: str
+    cluster_id: str
+    latest_checkpoint: str | None = None
+    steps_completed: int = 0
+
+
+class Done(View):
+    """How one of several operations went."""
+
+    id: str
+    error: str | None = None
+
+
+class MetricNames(View):
+    """The groups of a trial's metrics, and the numeric metrics in each."""
+
+    groups: dict[str, list[str]] = {}
+
+
+class PreviewRow(View):
+    """So many trials train for so long."""
+
+    trials: int
+    target: float | None = None
+    unit: str = ""
+
+
+class PreviewView(View):
+    """What a search will do: how many trials for how long, and what they cost."""
+
+    trials: int
+    rows: list[PreviewRow] = []
+    total: float = 0.0  # of all trials together, in the unit of the rows
+    examples: list[dict[str, Any]] = []  # hyperparameters of the first trials
+    notices: list[str] = []
+
+
 class Change(View):
     """Something that changed: fetch it again if you show it."""
 
