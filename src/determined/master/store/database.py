@@ -31,12 +31,27 @@ _GROUP = 500
 
 
 class Tx:
-    """A transaction. ``now`` is the time of everything that happens in it."""
+    """A transaction. ``now`` is the time of everything that happens in it.
 
-    def __init__(self, connection: sa.Connection, now: float) -> None:
+    ``memory`` holds what a change wants to find again without reading it, as long as the database is open; only the
+    write thread has one that lasts. Whoever changes what it holds says in ``undo`` how to take that back, or forget it.
+    """
+
+    def __init__(self, connection: sa.Connection, now: float, memory: dict[Any, Any] | None = None) -> None:
         self.connection = connection
         self.now = now
+        self.memory: dict[Any, Any] = {} if memory is None else memory
         self.has_changes = False
+        self._undo: list[Callable[[], None]] = []
+
+    def undo(self, action: Callable[[], None]) -> None:
+        """Call this, on the write thread, if this change turns out not to have happened."""
+        self._undo.append(action)
+
+    def undone(self) -> None:
+        """It has not happened: take back what is not in the database, the last first."""
+        while self._undo:
+            self._undo.pop()()
 
     def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
         """Run one statement."""
@@ -62,6 +77,7 @@ class Database:
         self._watchers: list[Callable[[], None]] = [on_change] if on_change else []
         self._queue: queue.SimpleQueue[tuple[Callable[[Tx], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
+        self._memory: dict[Any, Any] = {}
         self._writer = threading.Thread(target=self._write_all, name="write", daemon=True)
         self._writer.start()
 
@@ -126,13 +142,15 @@ class Database:
 
     def _write_group(self, group: list[tuple[Callable[[Tx], Any], Future[Any]]]) -> None:
         results: list[tuple[Future[Any], Any, BaseException | None]] = []
+        transactions: list[Tx] = []
         has_changes = False
         try:
             with self.engine.connect() as connection, connection.begin():
                 for change, future in group:
                     if not future.set_running_or_notify_cancel():
                         continue
-                    tx = Tx(connection, self.clock())
+                    tx = Tx(connection, self.clock(), self._memory)
+                    transactions.append(tx)
                     try:
                         with connection.begin_nested():
                             results.append((future, change(tx), None))
@@ -140,8 +158,11 @@ class Database:
                     except sa.exc.OperationalError:
                         raise  # the database itself: nothing of the group can be relied on
                     except BaseException as error:
+                        tx.undone()
                         results.append((future, None, error))
         except BaseException as error:
+            for tx in reversed(transactions):
+                tx.undone()
             problem = _explain(error)
             for _, future in group:
                 if not future.done():

@@ -335,6 +335,17 @@ series_buckets = sa.Table(
     sqlite_with_rowid=False,
 )
 
+# What is not in a closed bucket yet, of all metrics of a group: as it was after so many steps. Later rows come on top.
+series_tails = sa.Table(
+    "series_tails",
+    metadata,
+    sa.Column("trial_id", sa.BigInteger, primary_key=True),
+    sa.Column("group", sa.Text, primary_key=True),
+    sa.Column("steps_completed", sa.BigInteger, nullable=False),
+    sa.Column("state", Document, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 contexts = sa.Table(
     "contexts",
     metadata,
