@@ -20,11 +20,12 @@ T = TypeVar("T")
 
 
 class Page(View, Generic[T]):
-    """Some of the things asked for; ``total`` counts all of them."""
+    """Some of the things asked for; ``total`` counts all of them, and ``next`` asks for those that follow."""
 
     items: list[T]
     total: int
     offset: int = 0
+    next: str | None = None
 
 
 class MasterInfo(View):
