@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -12,10 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from determined.core.line_file import FULL, LineFile
 from determined.core.run_folder import RunFolder
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_RETRY_SECONDS = 5.0
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -48,80 +46,23 @@ class MetricSink(Protocol):
 class JsonLines:
     """Appends one JSON object per row to the run's metrics file.
 
-    A full disk does not end training: rows wait in memory, one loud warning is given, and writing is tried again until
-    it works. NaN and infinities are written as ``NaN`` and ``Infinity``, which ``json.loads`` reads.
+    A full disk does not end training: see LineFile. NaN and infinities are written as ``NaN`` and ``Infinity``, which
+    ``json.loads`` reads.
     """
 
     def __init__(self, run: RunFolder, warn: Callable[[str], None]) -> None:
         self._run = run
-        self._warn = warn
-        self._descriptor = -1
-        self._waiting: list[bytes] = []
-        self._try_again_at = 0.0
-        self._is_full = False
+        self._file = LineFile(lambda: run.metrics, warn, "metric rows")
 
     def report(self, rows: list[Row]) -> None:
         epoch = self._run.run_epoch
-        self._waiting.extend(encode_row(row, epoch) for row in rows)
-        if not self._is_full or time.monotonic() >= self._try_again_at:
-            self._write()
+        self._file.append([encode_row(row, epoch) for row in rows])
 
     def flush(self) -> None:
-        if self._waiting:
-            self._write()
-        if self._descriptor >= 0:
-            try:
-                os.fdatasync(self._descriptor)
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
+        self._file.flush()
 
     def close(self) -> None:
-        self.flush()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        if self._waiting:
-            lost, self._waiting = len(self._waiting), []
-            raise OSError(
-                errno.ENOSPC, f"{lost} metric rows could not be written, the disk is full", str(self._run.metrics)
-            )
-
-    def _write(self) -> None:
-        data = b"".join(self._waiting)
-        try:
-            self._append(data)
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            self._try_again_at = time.monotonic() + _RETRY_SECONDS
-            if not self._is_full:
-                self._is_full = True
-                self._warn(
-                    f"the disk is full: metrics cannot be written to {self._run.metrics}. Training goes on, the rows "
-                    "are kept in memory and written as soon as there is room; free some space"
-                )
-            return
-        self._waiting.clear()
-        if self._is_full:
-            self._is_full = False
-            self._warn("there is room on the disk again: all metrics kept back are written")
-
-    def _append(self, data: bytes) -> None:
-        if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
-            os.close(self._descriptor)  # the file was rewound, which puts another in its place
-            self._descriptor = -1
-        if self._descriptor < 0:
-            self._descriptor = os.open(self._run.metrics, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            _drop_torn_row(self._descriptor)
-        size = os.fstat(self._descriptor).st_size
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-        except OSError:
-            os.ftruncate(self._descriptor, size)  # whole rows or none
-            raise
+        self._file.close()
 
 
 def encode_row(row: Row, run_epoch: int) -> bytes:
@@ -136,20 +77,6 @@ def encode_row(row: Row, run_epoch: int) -> bytes:
     if row.batch_metrics:
         content["batch_metrics"] = row.batch_metrics
     return _encode(content).encode() + b"\n"
-
-
-def _drop_torn_row(descriptor: int) -> None:
-    end = os.fstat(descriptor).st_size
-    at = end
-    while at > 0:
-        start = max(at - 65536, 0)
-        newline = os.pread(descriptor, at - start, start).rfind(b"\n")
-        if newline >= 0:
-            at = start + newline + 1
-            break
-        at = start
-    if at < end:
-        os.ftruncate(descriptor, at)
 
 
 class TensorBoardEvents:
@@ -190,7 +117,7 @@ class TensorBoardEvents:
             self._file.write(_frame(event))
         except OSError as error:
             # Curves are a convenience and can be made again from the metrics file; that one does the complaining.
-            if error.errno not in _FULL:
+            if error.errno not in FULL:
                 raise
 
     def _open(self) -> None:
