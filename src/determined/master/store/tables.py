@@ -331,7 +331,8 @@ series_buckets = sa.Table(
     sa.Column("last_step", sa.BigInteger, nullable=False),
     sa.Column("min", sa.Float(53)),
     sa.Column("max", sa.Float(53)),
-    sa.Column("last", sa.Float(53)),
+    sa.Column("last", sa.Float(53)),  # none is a number: min and max are of those that are
+    _time("time", False),  # of the last
     sqlite_with_rowid=False,
 )
 
