@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import pathlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Concatenate, TypeVar
 
@@ -42,9 +43,9 @@ class Tx:
         self.now = now
         self.memory: dict[Any, Any] = {} if memory is None else memory
         self.has_changes = False
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
 
-    def undo(self, action: Callable[[], None]) -> None:
+    def undo(self, action: Callable[[], object]) -> None:
         """Call this, on the write thread, if this change turns out not to have happened."""
         self._undo.append(action)
 
@@ -56,6 +57,16 @@ class Tx:
     def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
         """Run one statement."""
         return self.connection.execute(statement, parameters)
+
+    def insert_many(self, table: sa.Table, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert many rows, given as tuples of all columns in the table's order, as fast as the database can."""
+        if not rows:
+            return
+        if self.connection.dialect.name == "sqlite":
+            self.connection.exec_driver_sql(_insert_statement(table), [*rows])
+        else:
+            names = [column.name for column in table.columns]
+            self.connection.execute(sa.insert(table), [dict(zip(names, row)) for row in rows])
 
     def changed(self, noun: str, id: object, experiment_id: int | None = None, **fields: Any) -> None:
         """Tell whoever watches that something is different now; part of the transaction."""
@@ -234,6 +245,12 @@ def temporary_database(url: str, clock: Callable[[], float] = time.time) -> Iter
         yield database
     finally:
         database.close()
+
+
+@functools.cache
+def _insert_statement(table: sa.Table) -> str:
+    names = ", ".join(f'"{column.name}"' for column in table.columns)
+    return f'INSERT INTO "{table.name}" ({names}) VALUES ({", ".join("?" * len(table.columns))})'
 
 
 def _explain(error: BaseException) -> BaseException:

@@ -6,6 +6,7 @@ same bytes.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -29,11 +30,12 @@ class Document(sa.types.TypeDecorator[Any]):
 
 def encode(value: Any) -> str:
     """A document as text."""
-    text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # a number of more than 64 bits, half a character
+        return json.dumps(value, separators=(",", ":"))
     # orjson writes null for what is no finite number: only documents that contain one pay for the slow way.
     if b"null" in text:
-        import json
-
         return json.dumps(value, separators=(",", ":"))
     return text.decode()
 
@@ -43,8 +45,6 @@ def decode(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        import json
-
         return json.loads(text)
 
 
@@ -129,7 +129,7 @@ experiments = sa.Table(
     "experiments",
     metadata,
     _id(),
-    sa.Column("project_id", sa.ForeignKey("projects.id"), nullable=False, index=True),
+    sa.Column("project_id", sa.ForeignKey("projects.id"), nullable=False),
     sa.Column("user_id", sa.ForeignKey("users.id", ondelete="SET NULL")),
     _text("name"),
     _text("description"),
@@ -139,8 +139,6 @@ experiments = sa.Table(
     sa.Column("wanted", sa.Text, nullable=False),
     _flag("archived"),
     sa.Column("progress", sa.Float(53), nullable=False, default=0.0),
-    sa.Column("config", Document, nullable=False),  # merged and checked; secrets are not in it
-    _text("written_config"),  # the YAML as it was submitted
     _text("searcher"),
     sa.Column("metric", sa.Text),
     _flag("smaller_is_better", True),
@@ -161,22 +159,40 @@ experiments = sa.Table(
     sa.Column("trial_count", sa.Integer, nullable=False, default=0),
     sa.Column("checkpoint_count", sa.Integer, nullable=False, default=0),
     sa.Column("checkpoint_size", sa.BigInteger, nullable=False, default=0),
-    sa.Column("notices", Document, nullable=False),
+    sa.Column("source_checkpoint", sa.Text),  # whose weights its trials begin with
     sa.Column("error", sa.Text),
     _time("queued_at", False),
     _time("created_at", False),
     _time("started_at"),
     _time("ended_at"),
+    # The long ones last: SQLite reads a row up to the last column that is asked for.
+    sa.Column("notices", Document, nullable=False),
+    sa.Column("config", Document, nullable=False),  # merged and checked, as it is: views mask its secrets
+    _text("written_config"),  # the YAML as it was submitted
+    sa.Index("experiments_shown", "archived", "id"),
+    sa.Index("experiments_in_project", "project_id", "archived", "id"),
+    # An id names folders and processes outside of the database, so that none is ever given twice.
+    sqlite_autoincrement=True,
 )
 
+# How the search of an experiment stands. Short, because every event changes it.
 searches = sa.Table(
     "searches",
     metadata,
     sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("state", Document, nullable=False),  # what SearchMethod.dump gave
     sa.Column("events", sa.Integer, nullable=False, default=0),  # how many it has been told
     _flag("is_over"),  # it creates no more trials
+    sa.Column("unit", sa.Text),  # what targets are counted in
     sa.Column("failure", sa.Text),
+)
+
+# What SearchMethod.dump gave after so many events; later ones are replayed on top.
+search_snapshots = sa.Table(
+    "search_snapshots",
+    metadata,
+    sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("events", sa.Integer, nullable=False),
+    sa.Column("state", Document, nullable=False),
 )
 
 # What a search was told and what it answered, in order: the experiment's history, from which it can be replayed.
@@ -185,7 +201,7 @@ search_events = sa.Table(
     metadata,
     sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("kind", sa.Text, nullable=False),  # start, validation, exit
+    sa.Column("kind", sa.Text, nullable=False),  # start, validation, exit, continue
     sa.Column("trial", sa.Integer),
     sa.Column("told", Document),
     sa.Column("actions", Document, nullable=False),
@@ -204,26 +220,35 @@ trials = sa.Table(
     sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("target", sa.Float(53)),
     sa.Column("copy_of", sa.Integer),  # number of the trial whose latest checkpoint it starts from
+    sa.Column("copy_from_steps", sa.BigInteger),  # while it waits for that checkpoint: of these steps, or later
     sa.Column("steps_completed", sa.BigInteger, nullable=False, default=0),
     sa.Column("progress", sa.Float(53), nullable=False, default=0.0),
     _text("status"),
     sa.Column("restarts", sa.Integer, nullable=False, default=0),
+    sa.Column("losses", sa.Integer, nullable=False, default=0),  # attempts lost one after another
+    _time("retry_at"),  # not to be started before
     sa.Column("run_epoch", sa.Integer, nullable=False, default=0),
     sa.Column("latest_checkpoint", sa.Text),  # its own latest; where it goes on
     sa.Column("source_checkpoint", sa.Text),  # where it began: weights of another
     sa.Column("searched_steps", sa.BigInteger, nullable=False, default=-1),  # validations up to here were fed
     sa.Column("best_metric", sa.Float(53)),
     sa.Column("best_step", sa.BigInteger),
-    sa.Column("latest_validation", Document),
-    sa.Column("summary_metrics", Document, nullable=False),
-    sa.Column("metadata", Document, nullable=False),
+    sa.Column("exit", sa.Text),  # how it ended, in the search's words
+    _flag("exit_told"),  # the search knows that it ended, and hears no more of it
     sa.Column("error", sa.Text),
     sa.Column("external_id", sa.Text),
     _time("queued_at", False),
     _time("created_at", False),
     _time("started_at"),
     _time("ended_at"),
+    sa.Column("latest_validation", Document),
+    sa.Column("summary_metrics", Document, nullable=False),
+    sa.Column("metadata", Document, nullable=False),
     sa.UniqueConstraint("experiment_id", "number"),
+    sa.UniqueConstraint("experiment_id", "external_id"),
+    sa.Index("trials_by_state", "experiment_id", "state"),
+    sa.Index("trials_by_metric", "experiment_id", "best_metric"),
+    sqlite_autoincrement=True,
 )
 
 tasks = sa.Table(
@@ -240,6 +265,8 @@ tasks = sa.Table(
     sa.Column("slots", sa.Integer, nullable=False, default=0),
     sa.Column("priority", sa.Integer),
     sa.Column("weight", sa.Float(53), nullable=False, default=1.0),
+    sa.Column("losses", sa.Integer, nullable=False, default=0),
+    _time("retry_at"),
     sa.Column("run_epoch", sa.Integer, nullable=False, default=0),
     sa.Column("context_sha256", sa.Text),
     sa.Column("python", sa.Text),
@@ -268,6 +295,7 @@ allocations = sa.Table(
     sa.Column("from_checkpoint", sa.Text),
     sa.Column("stop_reason", sa.Text),
     _time("stop_asked_at"),
+    sa.Column("early_exit", sa.Text),  # the training code said why it ends before its time
     sa.Column("outcome", sa.Text),
     sa.Column("exit_code", sa.Integer),
     _text("reason"),
@@ -291,8 +319,8 @@ checkpoints = sa.Table(
     metadata,
     sa.Column("uuid", sa.Text, primary_key=True),
     sa.Column("state", sa.Text, nullable=False, index=True),  # completed, deleting, deleted, partially_deleted
-    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), index=True),
-    sa.Column("experiment_id", sa.BigInteger, index=True),
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE")),
+    sa.Column("experiment_id", sa.BigInteger),
     sa.Column("task_id", sa.Text),
     sa.Column("allocation_id", sa.Text),
     sa.Column("steps_completed", sa.BigInteger, nullable=False, default=0),
@@ -303,6 +331,17 @@ checkpoints = sa.Table(
     sa.Column("searcher_metric", sa.Float(53)),  # the validation at exactly its step
     _time("reported_at", False),
     _time("deleted_at"),
+    sa.Column("globs", Document),  # while deleting: only files that match one of these; absent: all
+    sa.Index("checkpoints_of_trial", "trial_id", "steps_completed"),
+    sa.Index("checkpoints_of_experiment", "experiment_id", "state", "searcher_metric"),
+)
+
+# The last number given to things that are numbered outside of the database, too: none is given twice.
+counters = sa.Table(
+    "counters",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.BigInteger, nullable=False),
 )
 
 # One row for each report; of a trial's steps in a group there is one row, of the newest run epoch.
