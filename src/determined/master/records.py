@@ -123,6 +123,7 @@ class Experiment:
     trial_count: int
     checkpoint_count: int
     checkpoint_size: int
+    source_checkpoint: str | None
     notices: list[str]
     error: str | None
     queued_at: float
@@ -133,13 +134,26 @@ class Experiment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Search:
-    """What the search of an experiment knows."""
+    """How the search of an experiment stands. What it knows is in its events, and in a snapshot of them."""
 
     experiment_id: int
-    state: Any
     events: int
     is_over: bool
+    unit: str | None
     failure: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchEvent:
+    """One thing that a search was told, and what it answered."""
+
+    experiment_id: int
+    number: int
+    kind: str
+    trial: int | None
+    told: Any
+    actions: list[dict[str, Any]]
+    time: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,16 +169,21 @@ class Trial:
     seed: int
     target: float | None
     copy_of: int | None
+    copy_from_steps: int | None
     steps_completed: int
     progress: float
     status: str
     restarts: int
+    losses: int
+    retry_at: float | None
     run_epoch: int
     latest_checkpoint: str | None
     source_checkpoint: str | None
     searched_steps: int
     best_metric: float | None
     best_step: int | None
+    exit: str | None
+    exit_told: bool
     latest_validation: dict[str, Any] | None
     summary_metrics: dict[str, Any]
     metadata: dict[str, Any]
@@ -191,6 +210,8 @@ class Task:
     slots: int
     priority: int | None
     weight: float
+    losses: int
+    retry_at: float | None
     run_epoch: int
     context_sha256: str | None
     python: str | None
@@ -220,6 +241,7 @@ class Allocation:
     from_checkpoint: str | None
     stop_reason: StopReason | None
     stop_asked_at: float | None
+    early_exit: str | None
     outcome: Outcome | None
     exit_code: int | None
     reason: str
@@ -247,6 +269,7 @@ class Checkpoint:
     searcher_metric: float | None
     reported_at: float
     deleted_at: float | None
+    globs: list[str] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Concatenate, TypeVar
 
 import sqlalchemy as sa
-from typing_extensions import ParamSpec
+from typing_extensions import ParamSpec, Unpack
 
 from determined import errors
 from determined.master.store import tables
@@ -54,7 +54,7 @@ class Tx:
         while self._undo:
             self._undo.pop()()
 
-    def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
+    def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Unpack[tuple[Any, ...]]]:
         """Run one statement."""
         return self.connection.execute(statement, parameters)
 

@@ -6,24 +6,26 @@ import dataclasses
 import enum
 import functools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from typing_extensions import Unpack
 
+from determined import errors
 from determined.master import records
 
 R = TypeVar("R")
 
 
-def one(kind: type[R], result: sa.CursorResult[Any]) -> R | None:
+def one(kind: type[R], result: sa.CursorResult[Unpack[tuple[Any, ...]]]) -> R | None:
     """The record of the only row, or None if there is no row."""
     row = result.one_or_none()
     read: Callable[[Any], R] = _reader(kind)  # type: ignore[arg-type]
     return None if row is None else read(row)
 
 
-def several(kind: type[R], result: sa.CursorResult[Any]) -> list[R]:
+def several(kind: type[R], result: sa.CursorResult[Unpack[tuple[Any, ...]]]) -> list[R]:
     """The records of all rows, in their order."""
     read: Callable[[Any], R] = _reader(kind)  # type: ignore[arg-type]
     return [*map(read, result)]
@@ -35,6 +37,26 @@ def values(record: Any) -> dict[str, Any]:
         field.name: value.value if isinstance(value := getattr(record, field.name), enum.Enum) else value
         for field in dataclasses.fields(record)
     }
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of columns, enums as they are stored."""
+    return {name: value.value if isinstance(value, enum.Enum) else value for name, value in values.items()}
+
+
+def order(
+    columns: Mapping[str, sa.ColumnElement[Any]], sort_by: str, descending: bool, last: sa.ColumnElement[Any]
+) -> list[sa.ColumnElement[Any]]:
+    """What to order by: one of ``columns``, those without a value at the end, and ``last`` among equals."""
+    if sort_by not in columns:
+        raise errors.BadRequest(f"cannot sort by {sort_by!r}; use one of {', '.join(columns)}")
+    column = columns[sort_by]
+    direction = column.desc() if descending else column.asc()
+    if column is last:
+        return [direction]
+    if getattr(column, "nullable", False):
+        direction = direction.nulls_last()
+    return [direction, last.desc() if descending else last.asc()]
 
 
 @functools.cache

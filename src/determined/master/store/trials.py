@@ -1,0 +1,194 @@
+"""Trials in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined import errors
+from determined.master.records import Trial
+from determined.master.states import TrialState, Wanted
+from determined.master.store import rows, tables
+from determined.master.store.database import Tx
+
+_table = tables.trials
+SORTED_BY = {
+    name: _table.c[name]
+    for name in (
+        "id",
+        "number",
+        "state",
+        "steps_completed",
+        "progress",
+        "restarts",
+        "best_metric",
+        "best_step",
+        "created_at",
+        "started_at",
+        "ended_at",
+    )
+}
+
+
+def get(tx: Tx, trial_id: int) -> Trial | None:
+    """A trial, if there is one."""
+    return rows.one(Trial, tx.execute(sa.select(_table).where(_table.c.id == trial_id)))
+
+
+def require(tx: Tx, trial_id: int) -> Trial:
+    """A trial; raises NotFound."""
+    found = get(tx, trial_id)
+    if found is None:
+        raise errors.NotFound(f"there is no trial {trial_id}")
+    return found
+
+
+def by_number(tx: Tx, experiment_id: int, number: int) -> Trial | None:
+    """A trial as its search knows it."""
+    query = sa.select(_table).where(_table.c.experiment_id == experiment_id, _table.c.number == number)
+    return rows.one(Trial, tx.execute(query))
+
+
+def by_external_id(tx: Tx, experiment_id: int, external_id: str) -> Trial | None:
+    """The trial of a run that somebody else knows by this id."""
+    query = sa.select(_table).where(_table.c.experiment_id == experiment_id, _table.c.external_id == external_id)
+    return rows.one(Trial, tx.execute(query))
+
+
+def of_experiment(
+    tx: Tx, experiment_id: int, states: Collection[TrialState] | None = None, after_number: int = -1
+) -> list[Trial]:
+    """The trials of an experiment, by number."""
+    query = sa.select(_table).where(_table.c.experiment_id == experiment_id, _table.c.number > after_number)
+    if states is not None:
+        query = query.where(_table.c.state.in_([state.value for state in states]))
+    return rows.several(Trial, tx.execute(query.order_by(_table.c.number)))
+
+
+def page(
+    tx: Tx,
+    experiment_id: int | None = None,
+    *,
+    states: Collection[TrialState] | None = None,
+    ids: Collection[int] | None = None,
+    sort_by: str = "id",
+    descending: bool = False,
+    offset: int = 0,
+    limit: int | None = 100,
+) -> tuple[list[Trial], int]:
+    """Some trials, of one experiment or of all, and how many there are in all.
+
+    Raises BadRequest for an unknown ``sort_by``. Those without a value come last either way.
+    """
+    conditions: list[sa.ColumnElement[bool]] = []
+    if experiment_id is not None:
+        conditions.append(_table.c.experiment_id == experiment_id)
+    if states is not None:
+        conditions.append(_table.c.state.in_([state.value for state in states]))
+    if ids is not None:
+        conditions.append(_table.c.id.in_([*ids]))
+    found = tx.execute(
+        sa.select(_table)
+        .where(*conditions)
+        .order_by(*rows.order(SORTED_BY, sort_by, descending, _table.c.id))
+        .offset(offset)
+        .limit(limit)
+    )
+    records = rows.several(Trial, found)
+    if offset == 0 and limit is not None and len(records) < limit:
+        return records, len(records)
+    total = tx.execute(sa.select(sa.func.count()).select_from(_table).where(*conditions)).scalar_one()
+    return records, int(total)
+
+
+def insert(tx: Tx, values: Mapping[str, Any]) -> int:
+    """A new trial's id; ids are never used again."""
+    inserted = tx.execute(sa.insert(_table), rows.plain(values)).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])
+
+
+def update(tx: Tx, trial_id: int, **values: Any) -> None:
+    """Set columns."""
+    if values:
+        tx.execute(sa.update(_table).where(_table.c.id == trial_id), rows.plain(values))
+
+
+def update_all(tx: Tx, trial_ids: Sequence[int], **values: Any) -> None:
+    """Set the same columns of many trials."""
+    if trial_ids:
+        statement = sa.update(_table).where(_table.c.id == sa.bindparam("trial")).values(**rows.plain(values))
+        # One statement for each: lists of ids have a limit in both databases.
+        tx.execute(statement, [{"trial": trial_id} for trial_id in trial_ids])
+
+
+def states(tx: Tx, experiment_id: int) -> set[TrialState]:
+    """Which states the trials of an experiment are in; as fast for a million of them as for ten."""
+    found: set[TrialState] = set()
+    query = _ONE_IN_STATE
+    for state in TrialState:
+        if tx.execute(query, {"experiment": experiment_id, "is_in": state.value}).first() is not None:
+            found.add(state)
+    return found
+
+
+_ONE_IN_STATE = (
+    sa.select(sa.literal(1))
+    .where(_table.c.experiment_id == sa.bindparam("experiment"), _table.c.state == sa.bindparam("is_in"))
+    .limit(1)
+)
+
+
+def brief(tx: Tx, experiment_id: int, states: Iterable[TrialState]) -> list[tuple[int, int, TrialState, Wanted]]:
+    """Id, number, state and what is wanted of each trial in one of these states, by number."""
+    found = tx.execute(
+        sa.select(_table.c.id, _table.c.number, _table.c.state, _table.c.wanted)
+        .where(_table.c.experiment_id == experiment_id, _table.c.state.in_([state.value for state in states]))
+        .order_by(_table.c.number)
+    )
+    return [(trial_id, number, TrialState(state), Wanted(wanted)) for trial_id, number, state, wanted in found]
+
+
+def progress(tx: Tx, experiment_id: int) -> dict[int, float]:
+    """How much of each trial is done, by number."""
+    found = tx.execute(sa.select(_table.c.number, _table.c.progress).where(_table.c.experiment_id == experiment_id))
+    return {int(number): float(done) for number, done in found}
+
+
+def best(tx: Tx, experiment_id: int, smaller_is_better: bool) -> tuple[int, float] | None:
+    """The trial with the best value of the searcher's metric, and that value; the earliest of equals."""
+    value = _table.c.best_metric
+    row = tx.execute(
+        sa.select(_table.c.id, value)
+        .where(_table.c.experiment_id == experiment_id, value.is_not(None))
+        .order_by(value if smaller_is_better else value.desc(), _table.c.number)
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else (row[0], row[1])
+
+
+def waiting_for_copy(tx: Tx, experiment_id: int, number: int) -> list[tuple[int, int]]:
+    """Trials that wait for a checkpoint of the trial with this number: their ids, and of which steps it must be."""
+    found = tx.execute(
+        sa.select(_table.c.id, _table.c.copy_from_steps)
+        .where(
+            _table.c.experiment_id == experiment_id,
+            _table.c.copy_of == number,
+            _table.c.copy_from_steps.is_not(None),
+        )
+        .order_by(_table.c.number)
+    )
+    return [(trial_id, steps) for trial_id, steps in found]
+
+
+def validations(tx: Tx, trial_id: int, up_to: int | None = None) -> list[tuple[int, dict[str, Any]]]:
+    """Steps and metrics of a trial's validations, in order."""
+    metrics = tables.metrics
+    query = sa.select(metrics.c.steps_completed, metrics.c.metrics).where(
+        metrics.c.trial_id == trial_id, metrics.c.group == "validation"
+    )
+    if up_to is not None:
+        query = query.where(metrics.c.steps_completed <= up_to)
+    return [(steps, tables.decode(text)) for steps, text in tx.execute(query.order_by(metrics.c.steps_completed))]
