@@ -12,6 +12,9 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Union
 
+# What a loop says about where it is, beside what it measured.
+COUNTERS = ("batches", "epochs", "records")
+
 
 class Exit(str, enum.Enum):
     """How a trial came to its end, as far as a search cares."""
@@ -25,7 +28,7 @@ class Exit(str, enum.Enum):
 @dataclasses.dataclass(frozen=True)
 class Create:
     """A new trial. ``target`` is how far it trains for now (None: to its end), in the search's unit; ``copy_of`` is
-    the number of the trial whose latest checkpoint it starts from."""
+    the number of the trial whose latest checkpoint it starts from: with its weights, and counting from 0."""
 
     trial: int
     hparams: Mapping[str, Any]
@@ -44,14 +47,16 @@ class Extend:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Enough is known of this trial; it saves and ends, and counts as completed."""
+    """Enough is known of this trial; it saves and ends, and counts as completed. ``reason`` is for people."""
 
     trial: int
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Finish:
-    """No more trials will be created; the experiment ends with the last of them. ``failure`` ends it as an error."""
+    """No more trials will be created; the experiment ends with the last of them. ``failure`` ends it as an error, and
+    is the sentence that says why."""
 
     failure: str | None = None
 
@@ -64,8 +69,13 @@ class SearchMethod(Protocol):
 
     What it knows is data: ``dump`` gives it as JSON values and ``load`` of the same data, in a new object made from
     the same config and seed, goes on exactly as the first would have. Each call is fast; its cost does not grow with
-    the number of trials more than the method's own arithmetic needs.
+    the number of trials more than the method's own arithmetic needs. ``unit`` says what the targets of its trials
+    count: "batches", "epochs" or "records"; None if it gives none.
+
+    After Finish it is told nothing more that matters: it answers with nothing.
     """
+
+    unit: str | None
 
     def start(self) -> Sequence[Action]:
         """The first trials. Called once."""
@@ -87,3 +97,24 @@ class SearchMethod(Protocol):
 
     def load(self, data: Any) -> None:
         """Know again what ``dump`` gave."""
+
+
+def action_as_data(action: Action) -> dict[str, Any]:
+    """An action as JSON values, for a history."""
+    kind = type(action).__name__.lower()
+    return {"action": kind, **{field.name: getattr(action, field.name) for field in dataclasses.fields(action)}}
+
+
+def action_from_data(data: Mapping[str, Any]) -> Action:
+    """The action of which ``action_as_data`` gave these."""
+    kinds: dict[str, type[Action]] = {"create": Create, "extend": Extend, "stop": Stop, "finish": Finish}
+    return kinds[data["action"]](**{name: value for name, value in data.items() if name != "action"})
+
+
+def pick_metric(metrics: Mapping[str, Any]) -> str | None:
+    """The metric to judge by where the config names none: the loss, or the only number a validation has."""
+    for name in ("loss", "validation_loss"):
+        if name in metrics:
+            return name
+    numbers = [name for name, value in metrics.items() if name not in COUNTERS and isinstance(value, (int, float))]
+    return numbers[0] if len(numbers) == 1 else None
