@@ -11,7 +11,7 @@ import pydantic
 from typing_extensions import Self
 
 from determined.config.environment import BindMount, Entrypoint, Environment, LogPolicy, Slurm
-from determined.config.hparams import Hyperparameters
+from determined.config.hparams import Hyperparameters, holds_ranges
 from determined.config.length import Length
 from determined.config.resources import Resources
 from determined.config.searcher import Searcher, Single
@@ -23,6 +23,7 @@ from determined.config.section import (
     Name,
     NotNegative,
     Number,
+    Path,
     Section,
     Text,
     Texts,
@@ -232,13 +233,17 @@ def _masked(value: Any) -> Any:
     return {key: _masked(inner) for key, inner in value.items()} if isinstance(value, dict) else MASK
 
 
-def _ranges_without_count(written: Any, path: tuple[str, ...]) -> Iterable[BrokenRule]:
+def _ranges_without_count(written: Any, path: Path) -> Iterable[BrokenRule]:
     if not isinstance(written, Mapping):
         return
     if "type" in written:
         if written["type"] in ("int", "double", "log") and written.get("count") is None:
             says = "is required by the grid searcher: the number of points to try"
             yield BrokenRule((*path, "count"), says)
+        choices = written.get("vals") if written["type"] == "categorical" else None
+        for number, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if holds_ranges(choice):
+                yield from _ranges_without_count(choice, (*path, "vals", number))
         return
     for name, value in written.items():
         yield from _ranges_without_count(value, (*path, str(name)))

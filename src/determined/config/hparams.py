@@ -96,16 +96,20 @@ class Log(Section):
 
 
 class Categorical(Section):
-    """One of the listed values."""
+    """One of the listed values. A range among them, or a map that holds ranges, is searched when it is chosen."""
 
     type: Literal["categorical"] = pydantic.Field("categorical", description="`categorical`.")
-    vals: Annotated[list[Any], pydantic.Strict(), pydantic.Field(min_length=1)] = pydantic.Field(
-        description="The values to choose from, of any kind; at least one."
+    vals: Annotated[list[Choice], pydantic.Strict(), pydantic.Field(min_length=1)] = pydantic.Field(
+        description="The values to choose from, of any kind; at least one. Those that are ranges, or maps with ranges"
+        " in them, are hyperparameters that exist only where they were chosen."
     )
 
     @property
     def first(self) -> Any:
-        return self.vals[0]
+        chosen = self.vals[0]
+        if isinstance(chosen, Hyperparameters):
+            return _first_values(chosen, (), [])
+        return chosen.first if isinstance(chosen, RANGES) else chosen
 
 
 Range = Union[Int, Double, Log, Categorical]
@@ -166,6 +170,36 @@ Hyperparameter = Annotated[
         custom_error_context={"field": "type", "choices": list(_KINDS)},
     ),
 ]
+
+
+def holds_ranges(value: Any) -> bool:
+    """Whether one of a categorical's values is searched itself: a range as it would be written, or a map with one."""
+    if isinstance(value, (Hyperparameters, *RANGES)):
+        return True
+    if not isinstance(value, Mapping):
+        return False
+    kind = value.get("type")
+    if isinstance(kind, str) and kind in _KINDS and ({"minval", "maxval"} <= value.keys() or "vals" in value):
+        return True
+    return any(holds_ranges(inner) for inner in value.values())
+
+
+def _kind_of_choice(written: Any) -> str | None:
+    return (_kind(written) or "#literal") if holds_ranges(written) else "#literal"
+
+
+Choice = Annotated[
+    Union[
+        Annotated[Any, pydantic.Tag("#literal")],
+        Annotated[Int, pydantic.Tag("#int")],
+        Annotated[Double, pydantic.Tag("#double")],
+        Annotated[Log, pydantic.Tag("#log")],
+        Annotated[Categorical, pydantic.Tag("#categorical")],
+        Annotated[Hyperparameters, pydantic.Tag("#nested")],
+    ],
+    pydantic.Discriminator(_kind_of_choice),
+]
+Categorical.model_rebuild()
 Hyperparameters.model_rebuild()
 
 

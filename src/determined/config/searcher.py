@@ -119,6 +119,9 @@ class _HalvingSection(SearcherSection):
         elif len(given) == 1:
             absent = "time_metric" if "max_time" in given else "max_time"
             yield BrokenRule((absent,), f"is required with {min(given)}")
+        if written.get("stop_once") is False and written.get("time_metric", "epochs") not in ("batches", "epochs"):
+            says = "must be batches or epochs with stop_once: false: trials are told how far to train"
+            yield BrokenRule(("time_metric",), says)
 
 
 class AdaptiveAsha(_HalvingSection):
@@ -217,6 +220,8 @@ class Sampled(SearcherSection):
             yield BrokenRule(("metric",), "is required (or objectives, for several)")
         if objectives and "pruner" in written:
             yield BrokenRule(("pruner",), "works with a single metric only, not with objectives")
+        if isinstance(objectives, (list, tuple)) and len(objectives) > 1 and written.get("name") == "cmaes":
+            yield BrokenRule(("objectives",), "are several, and cmaes works with one metric; use tpe, gp or qmc")
 
 
 class ImportedSearcher(SearcherSection):

@@ -169,6 +169,14 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"searcher": {**ASHA, "max_length": {"epochs": 1}, "mode": "x"}}, "searcher.mode must be one of aggressive"),
     ({"searcher": {"name": "tpe", "max_trials": 3}}, "searcher.metric is required (or objectives, for several)"),
     (
+        {"searcher": {"name": "cmaes", "objectives": [{"metric": "a"}, {"metric": "b"}], "max_trials": 4}},
+        "searcher.objectives are several, and cmaes works with one metric; use tpe, gp or qmc",
+    ),
+    (
+        {"searcher": {**ASHA, "max_time": 9, "time_metric": "seconds", "stop_once": False}},
+        "searcher.time_metric must be batches or epochs with stop_once: false",
+    ),
+    (
         {"searcher": {"name": "single", "source_trial_id": 1, "source_checkpoint_uuid": "x"}},
         "searcher.source_trial_id and source_checkpoint_uuid exclude each other; keep one",
     ),

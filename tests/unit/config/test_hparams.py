@@ -110,3 +110,40 @@ def _lies_in(value: Any, space: Any) -> bool:
         exponent = math.log(value, space.base)
         return space.minval - 1e-9 <= exponent <= space.maxval + 1e-9
     return bool(space.minval <= value <= space.maxval) and (isinstance(value, int) or isinstance(space, hparams.Double))
+
+
+CONDITIONAL = {
+    "optimizer": {
+        "type": "categorical",
+        "vals": [
+            {"name": "sgd", "momentum": {"type": "double", "minval": 0, "maxval": 1, "count": 2}},
+            {"name": "adam"},
+            {"type": "conv", "size": 3},
+            {"type": "int", "minval": 1, "maxval": 5, "count": 2},
+        ],
+    }
+}
+
+
+def test_a_value_to_choose_may_hold_ranges_and_others_stay_as_they_are() -> None:
+    loaded = config.load({"hyperparameters": CONDITIONAL})
+    choice = loaded.hyperparameters["optimizer"]
+    assert isinstance(choice, hparams.Categorical)
+    searched, *literal, number = choice.vals
+    assert isinstance(searched, hparams.Hyperparameters) and isinstance(searched["momentum"], hparams.Double)
+    assert literal == [{"name": "adam"}, {"type": "conv", "size": 3}]
+    assert isinstance(number, hparams.Int)
+    assert config.load(loaded.as_dict()) == loaded
+    assert config.first_values(loaded.hyperparameters)[0] == {"optimizer": {"name": "sgd", "momentum": 0.0}}
+
+
+def test_mistakes_inside_a_choice_are_found_where_they_are() -> None:
+    spaces = [{"x": {"type": "double", "minval": 2, "maxval": 1}}, {"type": "log", "minval": 0, "maxval": 1, "cont": 3}]
+    with pytest.raises(errors.InvalidConfigurationException) as caught:
+        config.load(
+            {"searcher": {"name": "grid"}, "hyperparameters": {"a": {"type": "categorical", "vals": [*spaces, "x"]}}}
+        )
+    message = str(caught.value)
+    assert "hyperparameters.a.vals[0].x.minval must be less than maxval" in message
+    assert "hyperparameters.a.vals[0].x.count is required by the grid searcher" in message
+    assert "hyperparameters.a.vals[1].cont is not a field; did you mean count?" in message
