@@ -54,12 +54,19 @@ class CheckpointContext:
         settle_metrics: Callable[[], None] = lambda: None,
         history: Callable[[str], Mapping[int, float]] = lambda metric: {},
         elsewhere: Callable[[str], base.CheckpointStorage | None] = lambda storage_id: None,
+        published: Callable[[Publication], None] | None = None,
+        deleted: Callable[[str], None] = lambda storage_id: None,
+        steps_so_far: Callable[[], int] = lambda: 0,
+        deletes_by_policy: bool = True,
     ) -> None:
         self._distributed = distributed
         self._console = console
         self._settle_metrics = settle_metrics
         self._history = history
         self._elsewhere = elsewhere
+        self._published, self._deleted = published, deleted
+        self._steps_so_far = steps_so_far
+        self._deletes_by_policy = deletes_by_policy
         self._lock = threading.Lock()
         self._retention: Retention | None = None
         self._values: dict[int, float] = {}
@@ -209,6 +216,7 @@ class CheckpointContext:
     def delete(self, storage_id: str) -> None:
         """Remove a checkpoint; refused with errors.CheckpointStateException while it is being read."""
         self._storage.delete(storage_id)
+        self._deleted(storage_id)
 
     # --- for the trainer
 
@@ -335,15 +343,25 @@ class CheckpointContext:
         value = self._values.get(steps) if isinstance(steps, int) else None
         self._journal.publish(storage_id, steps, time.time(), value)
 
+    def announce(self, storage_id: str, metadata: Mapping[str, Any]) -> None:
+        """Called when a checkpoint has appeared."""
+        if self._published is None:
+            return
+        steps = metadata.get("steps_completed")
+        files = {path: record.size for path, record in self._storage.files(storage_id).items()}
+        self._published(
+            Publication(storage_id, steps if isinstance(steps, int) else self._steps_so_far(), metadata, files)
+        )
+
     def apply_retention(self) -> None:
         """Delete what the policy no longer keeps; what cannot be deleted now goes after the next save."""
-        if self._retention is None:
+        if self._retention is None or not self._deletes_by_policy:
             return
         with self._lock:
             for entry in checkpoint_journal.to_delete(self.list(), self._retention):
                 # Being read, gone already, or a storage in trouble: no reason to fail a save that has worked.
                 with contextlib.suppress(errors.DeterminedError, OSError):
-                    self._storage.delete(entry.storage_id)
+                    self.delete(entry.storage_id)
 
     def _upload_together(
         self,
@@ -454,6 +472,7 @@ class _Draft:
                 self._staged.discard()
                 raise
             self._staged.publish()
+        self._context.announce(self.storage_id, metadata)
         self._context.apply_retention()
         return self.storage_id
 
@@ -467,6 +486,15 @@ class Found(NamedTuple):
     storage_id: str
     path: pathlib.Path
     steps_completed: int
+
+
+class Publication(NamedTuple):
+    """A checkpoint that has just appeared; ``files`` are sizes by path."""
+
+    storage_id: str
+    steps_completed: int
+    metadata: Mapping[str, Any]
+    files: Mapping[str, int]
 
 
 def read_metadata(path: pathlib.Path) -> dict[str, Any]:

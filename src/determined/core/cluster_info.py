@@ -54,6 +54,7 @@ class ClusterInfo:
         trial_info: TrialInfo | None = None,
         rendezvous_info: RendezvousInfo | None = None,
         resources_info: ResourcesInfo | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         self.master_url = master_url
         self.cluster_id = cluster_id
@@ -69,6 +70,7 @@ class ClusterInfo:
         self._trial_info = trial_info
         self._rendezvous_info = rendezvous_info
         self._resources_info = resources_info
+        self._config = config if config is not None else (trial_info.config if trial_info is not None else {})
 
     @property
     def latest_checkpoint(self) -> str | None:
@@ -78,8 +80,7 @@ class ClusterInfo:
     @property
     def user_data(self) -> dict[str, Any]:
         """The ``data`` section of the config."""
-        config = self._trial_info.config if self._trial_info is not None else {}
-        return dict(config.get("data") or {})
+        return dict(self._config.get("data") or {})
 
     @property
     def trial(self) -> TrialInfo:
@@ -158,12 +159,14 @@ def from_spec(spec: Mapping[str, Any]) -> ClusterInfo | None:
             int(spec.get("node_rank", 0)),
             [slots] * nodes,
         ),
+        config=spec.get("config") or {},
     )
 
 
 def from_environment(environ: Mapping[str, str]) -> ClusterInfo | None:
-    """The cluster info in the environment of a task; None when there is no master in it."""
-    if not environ.get("DET_MASTER"):
+    """The cluster info in the environment of a task; None when this is none."""
+    # The address of a master alone says only whom a person works with.
+    if not environ.get("DET_MASTER") or not (environ.get("DET_ALLOCATION_ID") or environ.get("DET_TASK_ID")):
         return None
     trial_info = None
     if environ.get("DET_TRIAL_ID"):
@@ -189,4 +192,5 @@ def from_environment(environ: Mapping[str, str]) -> ClusterInfo | None:
         master_cert_file=environ.get("DET_MASTER_CERT_FILE"),
         latest_checkpoint=environ.get("DET_LATEST_CHECKPOINT") or None,
         trial_info=trial_info,
+        config=json.loads(environ.get("DET_EXPERIMENT_CONFIG") or "{}"),
     )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from determined import errors
 from determined.core import beats as beats_file
-from determined.core import checkpoint_journal, cluster_info, environment, tracebacks
+from determined.core import checkpoint_journal, cluster_info, environment, tracebacks, uplink
+from determined.core.assignment import Assignment, Outbox, describe_storage
 from determined.core.checkpoint import CheckpointContext, Found, read_metadata
 from determined.core.checkpoint_journal import Journal
 from determined.core.code_capture import CodeCapture
@@ -72,7 +73,16 @@ def init(
     desk = _Desk(distributed, console, environ, wish)
     facts = desk.from_chief(desk.open_run)
     run = desk.attach(facts)
+    assignment = Assignment.of(facts.spec)
+    if checkpoint_storage is None and assignment is not None:
+        checkpoint_storage = assignment.storage
     storage = build_storage(checkpoint_storage) if checkpoint_storage is not None else FolderStorage(run.checkpoints)
+    # The one question after the master: who hears of it all, besides the run folder.
+    spool = uplink.Spool(assignment.spool, console.warn) if is_chief and assignment is not None else None
+    reporter = desk.make_reporter(run, tensorboard_mode, spool) if is_chief else None
+    outbox = None
+    if spool is not None and reporter is not None:
+        outbox = Outbox(spool, reporter, lambda: describe_storage(checkpoint.storage, checkpoint_storage))
     checkpoint = CheckpointContext(
         distributed,
         storage,
@@ -83,9 +93,15 @@ def init(
         elsewhere=lambda storage_id: (
             desk.storage_of_another_run(storage_id, run) if checkpoint_storage is None else None
         ),
+        published=outbox.published if outbox is not None else None,
+        deleted=outbox.deleted if outbox is not None else _ignore,
+        steps_so_far=lambda: train.last_steps,
+        # Of a trial's checkpoints the master deletes what is not to be kept: it knows which ones others need.
+        deletes_by_policy=assignment is None or not assignment.is_trial,
     )
-    reporter = desk.make_reporter(run, tensorboard_mode) if is_chief else None
-    train = TrainContext(run, checkpoint, console, reporter, tensorboard_mode)
+    tell = outbox.tell if outbox is not None else _ignore
+    train = TrainContext(run, checkpoint, console, reporter, tensorboard_mode, tell)
+    train.last_steps = facts.found.steps_completed if facts.found is not None else 0
     preempt = PreemptContext(distributed, preempt_mode).start()
     preempt.install_signals(environ.get("DET_STACKS"))
     context = Context(
@@ -94,7 +110,7 @@ def init(
             checkpoint=checkpoint,
             distributed=distributed,
             preempt=preempt,
-            searcher=SearcherContext(distributed, train, facts.spec["config"]),
+            searcher=SearcherContext(distributed, train, facts.spec["config"], facts.spec["trial"]),
             profiler=ProfilerContext(
                 lambda: run.path / "profile.jsonl", distributed.rank, distributed.local_rank == 0, console.warn
             ),
@@ -112,12 +128,16 @@ def init(
                 else desk.locate(wanted, trial, run)
             ),
             owns_distributed=owns_distributed,
-            how_to_resume=_how_to_resume(environ),
+            how_to_resume=_how_to_resume(environ) if assignment is None else "",
         )
     )
     if wish.config is not None or environ.get("DET_EXPERIMENT_CONFIG"):
         context.keep_by_policy()
     return context
+
+
+def _ignore(news: Any) -> None:
+    """Nobody is there to hear of it."""
 
 
 def default_runs_dir(environ: Mapping[str, str]) -> pathlib.Path:
@@ -236,6 +256,7 @@ class _Desk:
         self._wish = wish
         self._runs_dir = default_runs_dir(environ)
         self._spec = _read_spec(environ) if distributed.rank == 0 else {}
+        self._assignment = Assignment.of(self._spec)
         self._run: RunFolder | None = None
         self._reporter: Reporter | None = None
         self._found: Found | None = None
@@ -264,15 +285,20 @@ class _Desk:
         config = self._find_config()
         trial = dict(self._spec.get("trial") or {})
         name = self._wish.name or self._spec.get("name") or (config or {}).get("name") or _script_name()
-        wanted = self._wish.latest_checkpoint or self._spec.get("latest_checkpoint")
-        wanted = wanted or self._environ.get("DET_LATEST_CHECKPOINT")
-        owner, found = self._locate(wanted, name) if wanted else (None, None)
-        run = self._run = self._choose_folder(owner, name)
         storage = self._wish.checkpoint_storage
+        if storage is None and self._assignment is not None:
+            storage = self._assignment.storage
         built = build_storage(storage) if storage is not None else None
-        run.open(str(built.root) if isinstance(built, FolderStorage) else None)
-        if found is not None:
-            self._rewind(run, owner, found)
+        if self._assignment is not None:
+            run, found = self._take_up(self._assignment, built)
+        else:
+            wanted = self._wish.latest_checkpoint or self._spec.get("latest_checkpoint")
+            wanted = wanted or self._environ.get("DET_LATEST_CHECKPOINT")
+            owner, found = self._locate(wanted, name) if wanted else (None, None)
+            run = self._run = self._choose_folder(owner, name)
+            run.open(str(built.root) if isinstance(built, FolderStorage) else None)
+            if found is not None:
+                self._rewind(run, owner, found)
         if config is not None:
             run.write("config.json", config)
         self._console.info(f"run {run.name}-{run.id}: {run.path}")
@@ -281,7 +307,8 @@ class _Desk:
         seed = ((config or {}).get("reproducibility") or {}).get("experiment_seed")
         trial.setdefault("seed", DEFAULT_SEED if seed is None else seed)
         trial["hparams"] = self._hparams(config, trial)
-        trial["steps_completed"] = found.steps_completed if found else trial.get("steps_completed", 0)
+        if self._assignment is None or not trial.get("steps_completed"):
+            trial["steps_completed"] = found.steps_completed if found else trial.get("steps_completed", 0)
         spec = {
             "code_folder": str(_code_folder() or pathlib.Path.cwd()),
             **self._spec,
@@ -299,9 +326,11 @@ class _Desk:
         """The run as this rank has it: the chief's own, or a view of it."""
         return self._run if self._run is not None else RunFolder(facts.run_path, facts.label)
 
-    def make_reporter(self, run: RunFolder, tensorboard_mode: TensorboardMode) -> Reporter:
+    def make_reporter(self, run: RunFolder, tensorboard_mode: TensorboardMode, spool: uplink.Spool | None) -> Reporter:
         """The chief's way to the sinks."""
         sinks: list[MetricSink] = [JsonLines(run, self._console.warn), self._console]
+        if spool is not None:
+            sinks.append(uplink.SpoolSink(spool))
         if tensorboard_mode is TensorboardMode.AUTO:
             sinks.append(TensorBoardEvents(lambda: run.tensorboard, first_step=self._first_step))
         reporter = self._reporter = Reporter(
@@ -342,6 +371,8 @@ class _Desk:
 
     def locate(self, wanted: str | None, trial: int | str | None, run: RunFolder) -> Found:
         """On the chief: a checkpoint to look at, without going on from it."""
+        if self._assignment is not None and not (wanted is not None and os.sep in wanted):
+            return self._assignment.find(wanted, trial)
         if wanted is None:
             return best_of(trial, self._runs_dir)
         _, storage_id, path = resolve_checkpoint(wanted, self._runs_dir, None)
@@ -360,7 +391,7 @@ class _Desk:
         return self._found.steps_completed + 1 if self._found is not None else 0
 
     def _find_config(self) -> dict[str, Any] | None:
-        if self._wish.config is not None:
+        if self._wish.config is not None and self._assignment is None:
             return self._wish.config
         if self._spec:
             return self._spec.get("config")
@@ -380,6 +411,9 @@ class _Desk:
         return loaded
 
     def _hparams(self, config: Mapping[str, Any] | None, trial: Mapping[str, Any]) -> dict[str, Any]:
+        if self._assignment is not None:
+            # The search decides; what a script says besides is for what the search leaves open.
+            return {**(self._wish.hparams or {}), **(trial.get("hparams") or {})}
         if self._wish.hparams is not None:
             return dict(self._wish.hparams)
         if "hparams" in trial:
@@ -406,6 +440,29 @@ class _Desk:
             return None, None
         return run, Found(storage_id, path, int(read_metadata(path).get("steps_completed") or 0))
 
+    def _take_up(
+        self, assignment: Assignment, storage: base.CheckpointStorage | None
+    ) -> tuple[RunFolder, Found | None]:
+        """The run that a master gave us to begin or to go on with; everything past its cut is taken back."""
+        path = pathlib.Path(self._spec["run_folder"])
+        run = self._run = RunFolder.at(path) or RunFolder(path, RunLabel(self._spec["run_id"], self._spec["name"]))
+        run.open(str(storage.root) if isinstance(storage, FolderStorage) else None)
+        storage = storage or FolderStorage(run.checkpoints)
+        journal = Journal(run.journal)
+        latest = assignment.latest_checkpoint
+        if latest is None and not assignment.is_trial:
+            # What a job saved for itself is its own affair: it goes on from the latest of it.
+            entries = journal.entries(set(storage.list()))
+            latest = entries[-1].storage_id if entries else None
+        found = assignment.place(storage, latest) if latest is not None else None
+        if found is not None and (assignment.steps_completed or journal.knows(found.storage_id)):
+            self._rewind(run, run, found)
+        elif assignment.is_trial and run.run_epoch > 1:
+            # An attempt before this one left no checkpoint that counts.
+            run.rewind(-1)
+            journal.resume("", -1, run.label.started)
+        return run, found
+
     def _choose_folder(self, owner: RunFolder | None, name: str) -> RunFolder:
         given = self._spec.get("run_folder")
         if given:
@@ -422,8 +479,8 @@ class _Desk:
         Journal(run.journal).resume(found.storage_id, found.steps_completed, run.label.started)
 
     def _start_capture(self, run: RunFolder) -> CodeCapture | None:
-        if self._spec.get("master"):
-            return None  # who submitted it has the code
+        if self._assignment is not None and not self._assignment.is_trial:
+            return None  # a job is no run that anybody looks up later, and its master has the code
         code = pathlib.Path(self._spec["code_folder"]) if self._spec.get("code_folder") else _code_folder()
         if code is not None and not _is_project(code):
             self._console.info(f"{code} is not kept with the run: it is no folder of a project")

@@ -120,6 +120,11 @@ class Context:
         """The seed of this run."""
         return int(self._facts["trial"]["seed"])
 
+    @property
+    def steps_completed(self) -> int:
+        """Up to where this run has been trained; 0 for one that begins, be it with another trial's weights."""
+        return int(self._facts["trial"]["steps_completed"])
+
     def alert(
         self,
         title: str | None = None,
@@ -193,7 +198,7 @@ class Context:
         traceback: TracebackType | None,
     ) -> None:
         if isinstance(error, errors.InvalidHP):
-            self.train.report_early_exit(EarlyExitReason.INVALID_HP)
+            self.train.report_early_exit(EarlyExitReason.INVALID_HP, str(error))
             self.console.info(f"these hyperparameters are not worth training: {error}")
             self.close(error)
             raise SystemExit(0)
@@ -247,7 +252,7 @@ class Context:
         if shown is not None:
             parts.append(f"checkpoint {shown.storage_id}")
         lines = [f"{' · '.join(parts)} · {self.run.path}"]
-        if state in ("interrupted", "failed") and latest is not None:
+        if self._parts.how_to_resume and state in ("interrupted", "failed") and latest is not None:
             lines.append(f'go on with: {self._parts.how_to_resume}  (or latest_checkpoint="latest")')
         return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Union
+from typing import NamedTuple, Union
 
 from determined import errors
 from determined.core.sinks import MetricSink, Row
@@ -20,6 +20,13 @@ class _Barrier:
 
     def __init__(self) -> None:
         self.reached = threading.Event()
+
+
+class _Errand(NamedTuple):
+    """Something to do after the rows put before it; a later one of the same key takes its place."""
+
+    key: str
+    act: Callable[[], None]
 
 
 class Reporter:
@@ -38,7 +45,7 @@ class Reporter:
         self._sinks = list(sinks)
         self._tick = tick
         self._tick_seconds = tick_seconds
-        self._queue: queue.SimpleQueue[Union[Row, _Barrier, None]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Union[Row, _Barrier, _Errand, None]] = queue.SimpleQueue()
         self._hurry = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -59,6 +66,16 @@ class Reporter:
         if self._thread is None:
             self._start()
         self._queue.put(row)
+
+    def run_soon(self, key: str, act: Callable[[], None]) -> None:
+        """Do something after the rows so far, on the thread that hands them over; not if another of the same key
+        comes soon after. What it raises is raised by the next report."""
+        if self._closed:
+            act()
+            return
+        if self._thread is None:
+            self._start()
+        self._queue.put(_Errand(key, act))
 
     def flush(self) -> None:
         """Return once every row so far is durable; raises what a sink raised."""
@@ -117,6 +134,7 @@ class Reporter:
                 continue
             rows: list[Row] = []
             barriers: list[_Barrier] = []
+            errands: dict[str, _Errand] = {}
             self._hurry.wait(GATHER_SECONDS)
             self._hurry.clear()
             while True:
@@ -124,16 +142,22 @@ class Reporter:
                     is_over = True
                 elif isinstance(item, _Barrier):
                     barriers.append(item)
+                elif isinstance(item, _Errand):
+                    errands.pop(item.key, None)
+                    errands[item.key] = item
                 else:
                     self._add(item, rows)
                 try:
                     item = self._queue.get_nowait()
                 except queue.Empty:
                     break
-            for sink in self._sinks:
-                if rows:
+            if rows:
+                for sink in self._sinks:
                     self._guard(sink.report, rows)
-                if barriers or is_over:
+            for errand in errands.values():
+                self._guard(errand.act)
+            if barriers or is_over:
+                for sink in self._sinks:
                     self._guard(sink.flush)
             for barrier in barriers:
                 barrier.reached.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,9 @@ class SearcherMode(enum.Enum):
 class SearcherOperation:
     """Train until ``length`` in all, then report the metric."""
 
-    def __init__(self, length: int, train: TrainContext, is_chief: bool) -> None:
+    def __init__(self, length: int, whole: int, train: TrainContext, is_chief: bool) -> None:
         self._length = length
+        self._whole = whole
         self._train = train
         self._is_chief = is_chief
         self._completed = False
@@ -50,7 +52,7 @@ class SearcherOperation:
         self._require_chief("report_progress")
         if self._completed:
             raise RuntimeError("report_progress() was called after report_completed(); report progress before it")
-        self._train.report_progress(length / self._length)
+        self._train.report_progress(length / self._whole)
 
     def report_completed(self, searcher_metric: Any) -> None:
         """Say that training has come to ``length``, with the metric the search decides by. On the chief, once."""
@@ -58,7 +60,7 @@ class SearcherOperation:
         if self._completed:
             raise RuntimeError("report_completed() was called twice for one operation; call it once")
         self._completed = True
-        self._train.report_progress(1.0)
+        self._train.report_progress(self._length / self._whole)
 
     def _require_chief(self, method: str) -> None:
         if not self._is_chief:
@@ -66,13 +68,27 @@ class SearcherOperation:
 
 
 class SearcherContext:
-    """Gives the operations of the search: off-cluster one, of the config's searcher.max_length, or of length 1."""
+    """Gives the operations of the search: one, up to the trial's target where a search has set one, else of the
+    config's searcher.max_length, or of length 1."""
 
-    def __init__(self, distributed: DistributedContext, train: TrainContext, config: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        distributed: DistributedContext,
+        train: TrainContext,
+        config: Mapping[str, Any] | None,
+        trial: Mapping[str, Any] | None = None,
+    ) -> None:
         self._distributed = distributed
         self._train = train
         searcher = (config or {}).get("searcher") or {}
-        self._length, self._unit = _length(searcher.get("max_length"))
+        self._whole, self._unit = _length(searcher.get("max_length"))
+        self._length = self._whole
+        target = (trial or {}).get("target")
+        if target is not None:
+            self._length = max(math.ceil(target), 1)
+            if searcher.get("max_length") is None:
+                self._whole, self._unit = self._length, _unit((trial or {}).get("target_unit"))
+            self._whole = max(self._whole, self._length)
 
     def operations(
         self, searcher_mode: SearcherMode = SearcherMode.WorkersAskChief, auto_ack: bool = True
@@ -93,7 +109,7 @@ class SearcherContext:
         return self._unit
 
     def _operations(self, mode: SearcherMode, is_chief: bool) -> Iterator[SearcherOperation]:
-        operation = SearcherOperation(self._length, self._train, is_chief)
+        operation = SearcherOperation(self._length, self._whole, self._train, is_chief)
         yield operation
         problem = None
         if is_chief and not operation.completed:
@@ -111,3 +127,7 @@ def _length(max_length: Any) -> tuple[int, Unit | None]:
         (name, value), *_ = max_length.items()
         return int(value), Unit[name.upper()]
     return int(max_length), None
+
+
+def _unit(name: str | None) -> Unit | None:
+    return None if name is None else Unit[name.upper()]

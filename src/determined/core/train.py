@@ -48,13 +48,16 @@ class TrainContext:
         console: Console,
         reporter: Reporter | None,
         tensorboard_mode: TensorboardMode,
+        tell: Callable[[Mapping[str, Any]], None] = lambda report: None,
     ) -> None:
         self._run = run
         self._checkpoint = checkpoint
         self._console = console
         self._reporter = reporter
         self._tensorboard_mode = tensorboard_mode
+        self._tell = tell
         self._said: set[str] = set()
+        self.last_steps = 0
         self.early_exit: EarlyExitReason | None = None
         self.last_validation: tuple[int, Mapping[str, Any]] | None = None
 
@@ -86,20 +89,27 @@ class TrainContext:
     def report_progress(self, progress: float) -> None:
         """Say how much of the training is done, from 0 to 1."""
         self._console.progress(float(progress))
+        self._tell(
+            {"kind": "progress", "progress": min(max(float(progress), 0.0), 1.0), "steps_completed": self.last_steps}
+        )
 
     def set_status(self, status: str) -> None:
         """Say what is going on, in a few words."""
         self._console.status(status)
+        self._tell({"kind": "status", "status": str(status)})
 
-    def report_early_exit(self, reason: EarlyExitReason) -> None:
-        """Say that the training ends before its time."""
+    def report_early_exit(self, reason: EarlyExitReason, message: str = "") -> None:
+        """Say that the training ends before its time, and if you like, why."""
         self.early_exit = EarlyExitReason(reason)
+        self._tell({"kind": "early_exit", "reason": self.early_exit.name.lower(), "message": message})
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Keep a document with the run, in the place of an earlier one."""
         if not isinstance(metadata, dict):
             raise TypeError(f"metadata is a dict, not {type(metadata).__name__}")
-        self._run.write(_METADATA, _plain_mapping(metadata, "metadata ", self._say_once))
+        plain = _plain_mapping(metadata, "metadata ", self._say_once)
+        self._run.write(_METADATA, plain)
+        self._tell({"kind": "metadata", "metadata": plain})
 
     def get_metadata(self) -> dict[str, Any] | None:
         """The document kept with the run, if there is one."""
@@ -165,6 +175,7 @@ class TrainContext:
         if batch_metrics:
             batches = [_plain_mapping(each, "batch metric ", self._say_once) for each in batch_metrics]
         self._reporter.put(Row(group, steps, plain, batches, time.time()))
+        self.last_steps = max(self.last_steps, steps)
         if group == "validation":
             self.last_validation = (steps, plain)
             metric = self._checkpoint.retention.metric

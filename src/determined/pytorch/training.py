@@ -199,7 +199,8 @@ def init(
         hparams=hparams,
         name=name,
     )
-    info = core_context.info.trial if core_context.info is not None else None
+    is_trial = core_context.info is not None and core_context.info.task_type == "TRIAL"
+    info = core_context.info.trial if core_context.info is not None and is_trial else None
     config = core_context.config
     optimizations = (config or {}).get("optimizations") or {}
     settings = TrialSettings(
@@ -210,7 +211,7 @@ def init(
         trial_id=info.trial_id if info else 0,
         experiment_id=info.experiment_id if info else 0,
         trial_seed=core_context.seed,
-        steps_completed=core_context.found.steps_completed if core_context.found else 0,
+        steps_completed=core_context.steps_completed if core_context.found else 0,
         enable_tensorboard_logging=enable_tensorboard_logging,
     )
     device = _device(core_context.distributed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -18,6 +18,9 @@ class TrialSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     seed: int
     hparams: dict[str, Any] = {}
     steps_completed: int = 0
+    # How far to train for now, in batches, epochs or records; the searcher's max_length is where training ends.
+    target: float | None = None
+    target_unit: Literal["batches", "epochs", "records"] | None = None
 
 
 class MasterSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
@@ -64,6 +67,10 @@ class NodeSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     allocation_folder: pathlib.Path | None = None  # spools, lock and outcome of this attempt
     checkpoint_storage: dict[str, Any] | None = None  # as in a config; absent: the run folder
     requirements: str | None = None  # a requirements file's text: the ranks run in an environment made from it
+    environments_folder: pathlib.Path | None = None  # where such environments are kept
+    python: str | None = None  # the interpreter that `python` means; absent: the node process's own
+    log_file: pathlib.Path | None = None  # where every line of every rank goes; absent: a local run
+    secrets: list[str] = []  # values that never appear in the log
 
     nodes: int = 1
     node_rank: int = 0

@@ -89,8 +89,8 @@ def test_many_threads_write_whole_lines(tmp_path: pathlib.Path) -> None:
         thread.join()
     spool.close()
     written = statuses([json.loads(line) for line in spool.path.read_text().splitlines()])
-    for thread in range(4):
-        assert [text for text in written if text.startswith(f"{thread}-")] == [f"{thread}-{n}" for n in range(200)]
+    for writer in range(4):
+        assert [text for text in written if text.startswith(f"{writer}-")] == [f"{writer}-{n}" for n in range(200)]
 
 
 # --- the shipper
