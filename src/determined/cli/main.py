@@ -45,7 +45,7 @@ def _run(arguments: list[str]) -> int:
 
     # The class of every wrong call. Typer, which brings its own copy of click, offers no other public way to it.
     wrong_call: Any = typer.BadParameter.__base__
-    settings = Settings(runs_dir=os.environ.get("DET_RUNS_DIR"), data_home=os.environ.get("XDG_DATA_HOME"))
+    settings = Settings(os.environ)
     command = typer.main.get_command(app)
     if "_DET_COMPLETE" in os.environ:
         # The shell asks what could come next; Typer answers and exits.

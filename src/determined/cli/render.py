@@ -23,6 +23,12 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 # These reorder what is around them, so that a name could be shown as another.
 DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
+# Control characters, and halves of characters, which no file can hold.
+_ACTING = ("Cc", "Cs")
+
+# What makes a spreadsheet take a cell for a formula.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
 GAP = "  "
 NARROWEST_COLUMN = 12
 
@@ -74,7 +80,18 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
 def plain(text: object) -> str:
     """Text on one line that moves no cursor, sets no colour and reverses no direction, whoever wrote it."""
     spaced = " ".join(ESCAPES.sub("", str(text)).split())
-    return "".join(sign for sign in spaced if unicodedata.category(sign) != "Cc" and sign not in DIRECTION_MARKS)
+    return "".join(sign for sign in spaced if unicodedata.category(sign) not in _ACTING and sign not in DIRECTION_MARKS)
+
+
+def log_line(text: str) -> str:
+    """The same for a line of a log, whose spaces mean something; of a line that was drawn over, what is left to see."""
+    seen = ESCAPES.sub("", text).rstrip("\r\n").rpartition("\r")[2].expandtabs()
+    return "".join(sign for sign in seen if unicodedata.category(sign) not in _ACTING and sign not in DIRECTION_MARKS)
+
+
+def lines(text: str) -> str:
+    """The same for a text of several lines whose spaces mean something: a file, a traceback."""
+    return "\n".join(log_line(line) for line in text.split("\n"))
 
 
 def sentences(text: object) -> str:
@@ -168,7 +185,7 @@ def _cell(value: object) -> str:
 def _csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow([_csv_cell(column) for column in columns])
     for row in rows:
         writer.writerow([_csv_cell(row.get(column)) for column in columns])
     return text.getvalue()
@@ -177,7 +194,10 @@ def _csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
 def _csv_cell(value: object) -> object:
     if isinstance(value, (Mapping, list)):
         return _json(value)
-    return plain(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    text = plain(value)
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
 def _json(value: Any, indent: int | None = None) -> str:

@@ -13,8 +13,10 @@ import typer
 
 from determined import errors
 from determined.cli import render
+from determined.cli.nouns import noun_app, verb
+from determined.cli.output import formatted
 
-app = typer.Typer(help="Runs of this machine: list, describe.", no_args_is_help=True, rich_markup_mode=None)
+app = noun_app("Runs of this machine: list, describe, upload.")
 
 if TYPE_CHECKING:
     from determined.core.run_folder import RunFolder
@@ -28,41 +30,42 @@ RunsDir = Annotated[
     pathlib.Path | None,
     typer.Option("--runs-dir", help="Parent of the run folders; default: $DET_RUNS_DIR, else the user's data folder."),
 ]
-Output = Annotated[render.Format, typer.Option("-o", "--output", help="How to print it.")]
 
 
-@app.command("list")
+@verb(app, "list", "ls")
+@formatted
 def list_runs(
     context: typer.Context,
     runs_dir: RunsDir = None,
     limit: Annotated[int, typer.Option(help="Show so many, the newest; 0 for all.", min=0)] = 20,
-    output: Output = render.Format.TABLE,
+    form: render.Format = render.Format.TABLE,
 ) -> None:
     """Show the runs, the one that reported last first."""
     parent = _parent(context, runs_dir)
     runs = sorted(_runs(parent), key=_last_change, reverse=True)
     rows = [_summary(run) for run in runs[: limit or None]]
-    if output is render.Format.TABLE:
+    if form is render.Format.TABLE:
         rows = [{**row, "last_report": render.age(row["last_report"])} for row in rows]
-    if output in (render.Format.TABLE, render.Format.CSV):
+    if form in (render.Format.TABLE, render.Format.CSV):
         rows = [{**row, "validation": row["metrics"].get("validation")} for row in rows]
     columns = ["name", "state", "last_report", "batches", "validation", "checkpoints"]
-    render.listing(rows, columns, output, empty=f"No runs in {parent} yet.")
+    render.listing(rows, columns, form, empty=f"No runs in {parent} yet.")
 
 
-@app.command("describe")
+@verb(app, "describe")
+@formatted
 def describe(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A run's folder name, a unique start of it, a path, or 'latest'.")],
     runs_dir: RunsDir = None,
-    output: Output = render.Format.TABLE,
+    form: render.Format = render.Format.TABLE,
 ) -> None:
     """Show one run: where it is, its last metrics, its checkpoints."""
     run = _find(name, _parent(context, runs_dir))
     row = _summary(run)
     row["checkpoints"] = [_checkpoint(path) for path in _checkpoints(run)]
-    if output in (render.Format.JSON, render.Format.JSONL, render.Format.YAML):
-        render.document(row, output)
+    if form in (render.Format.JSON, render.Format.JSONL, render.Format.YAML):
+        render.document(row, form)
         return
     render.facts(
         [
@@ -83,10 +86,10 @@ def describe(
 def _parent(context: typer.Context, asked: pathlib.Path | None) -> pathlib.Path:
     if asked is not None:
         return asked
-    settings = context.obj
-    if settings.runs_dir:
-        return pathlib.Path(settings.runs_dir).expanduser()
-    home = pathlib.Path(settings.data_home) if settings.data_home else pathlib.Path.home() / ".local" / "share"
+    environ = context.obj.environ
+    if environ.get("DET_RUNS_DIR"):
+        return pathlib.Path(environ["DET_RUNS_DIR"]).expanduser()
+    home = pathlib.Path(environ.get("XDG_DATA_HOME") or pathlib.Path.home() / ".local" / "share")
     return home / "resolute" / "runs"
 
 
