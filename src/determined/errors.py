@@ -118,6 +118,18 @@ class BadRequest(DeterminedError):
     code = "bad_request"
 
 
+class TooLarge(DeterminedError):
+    """The request is larger than the master takes."""
+
+    code = "too_large"
+
+
+class TooManyAttempts(DeterminedError):
+    """Somebody has been guessing; try again later."""
+
+    code = "too_many_attempts"
+
+
 class MasterUnreachable(DeterminedError):
     """The master does not answer."""
 

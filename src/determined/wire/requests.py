@@ -21,10 +21,19 @@ class Request(pydantic.BaseModel):
 
 
 class Login(Request):
-    """Sign in with a password."""
+    """Sign in with a password. A browser asks for a cookie, which no script can read, instead of a token."""
 
     username: str
     password: str
+    cookie: bool = False
+
+
+class Setup(Request):
+    """The owner's first password, by the secret that the master's log told when it was first started."""
+
+    secret: str
+    password: str
+    cookie: bool = False
 
 
 class CreateUser(Request):
