@@ -1,0 +1,373 @@
+"""Lists as people see them: filtered, sorted, and walked page by page.
+
+A page names the place where it ends, by the value it is sorted by and the id: the next one goes on behind it, whatever
+was created or deleted meanwhile. Only columns that are listed here can be sorted by. The long columns are not read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+import sqlalchemy as sa
+
+from determined import errors
+from determined.master.states import (
+    ExperimentState,
+    TaskState,
+    TrialState,
+    Wanted,
+    public_experiment_state,
+    public_task_state,
+    public_trial_state,
+    wanted_of_trial,
+)
+from determined.master.store import tables
+from determined.master.store.database import Tx
+
+Columns = Mapping[str, sa.ColumnElement[Any]]
+Row = sa.RowMapping
+
+_experiments, _trials = tables.experiments, tables.trials
+_checkpoints, _tasks = tables.checkpoints, tables.tasks
+_LONG = ("config", "written_config", "notices")
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """Which part of a list: behind ``after`` (the ``next`` of another page), or from ``offset`` on."""
+
+    sort_by: str
+    descending: bool = False
+    after: str | None = None
+    offset: int = 0
+    limit: int = 100
+
+
+class Listed(NamedTuple):
+    """Part of a list; ``total`` counts all of it, ``next`` is the ``after`` of what follows, if anything may."""
+
+    rows: list[Row]
+    total: int
+    next: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ExperimentFilter:
+    """Which experiments; what is empty or None does not matter. States are those that people see."""
+
+    ids: Collection[int] = ()
+    states: Collection[str] = ()
+    labels: Collection[str] = ()
+    users: Collection[str] = ()
+    name: str | None = None
+    search: str | None = None
+    project_id: int | None = None
+    workspace_id: int | None = None
+    archived: bool | None = None
+
+
+_WITH_NAMES = (
+    _experiments.join(tables.projects, tables.projects.c.id == _experiments.c.project_id)
+    .join(tables.workspaces, tables.workspaces.c.id == tables.projects.c.workspace_id)
+    .outerjoin(tables.users, tables.users.c.id == _experiments.c.user_id)
+)
+_NAMES = (
+    tables.projects.c.name.label("project_name"),
+    tables.projects.c.workspace_id,
+    tables.workspaces.c.name.label("workspace_name"),
+    tables.users.c.username,
+)
+EXPERIMENTS: Columns = {
+    **{
+        name: _experiments.c[name]
+        for name in (
+            "id", "name", "description", "state", "progress", "searcher", "metric", "resource_pool", "slots_per_trial",
+            "priority", "weight", "best_metric", "trial_count", "checkpoint_count", "checkpoint_size", "project_id",
+            "parent_id", "archived", "created_at", "started_at", "ended_at",
+        )
+    },
+    "username": tables.users.c.username,
+    "project_name": tables.projects.c.name,
+    "workspace_name": tables.workspaces.c.name,
+}  # fmt: skip
+TRIALS: Columns = {
+    name: _trials.c[name]
+    for name in (
+        "id", "number", "state", "steps_completed", "progress", "restarts", "best_metric", "best_step", "created_at",
+        "started_at", "ended_at",
+    )
+}  # fmt: skip
+CHECKPOINTS: Columns = {
+    name: _checkpoints.c[name]
+    for name in ("uuid", "trial_id", "steps_completed", "reported_at", "state", "searcher_metric", "size")
+}
+TASKS: Columns = {
+    **{
+        name: _tasks.c[name]
+        for name in (
+            "id", "kind", "name", "state", "resource_pool", "slots", "priority", "created_at", "started_at", "ended_at",
+        )
+    },
+    "username": tables.users.c.username,
+}  # fmt: skip
+
+
+def experiments(tx: Tx, which: ExperimentFilter, where: Where, *, with_config: bool = False) -> Listed:
+    """Some experiments, with the names of their project, workspace and user."""
+    shown = [column for column in _experiments.c if with_config or column.name not in _LONG]
+    query = sa.select(*shown, *_NAMES).select_from(_WITH_NAMES).where(*_experiment_conditions(which))
+    return _listed(tx, query, EXPERIMENTS, where, _experiments.c.id)
+
+
+def experiment(tx: Tx, experiment_id: int) -> Row | None:
+    """One experiment, with the names of its project, workspace and user; None if there is none."""
+    query = sa.select(_experiments, *_NAMES).select_from(_WITH_NAMES).where(_experiments.c.id == experiment_id)
+    return tx.execute(query).mappings().one_or_none()
+
+
+def trials(tx: Tx, experiment_id: int, experiment_wanted: Wanted, states: Collection[str], where: Where) -> Listed:
+    """Some trials of an experiment."""
+    query = sa.select(_trials).where(_trials.c.experiment_id == experiment_id)
+    if states:
+
+        def name_of(state: str, wanted: Wanted) -> str:
+            return public_trial_state(TrialState(state), wanted_of_trial(experiment_wanted, wanted))
+
+        query = query.where(_in_states(_trials, [state.value for state in TrialState], states, name_of))
+    return _listed(tx, query, TRIALS, where, _trials.c.id)
+
+
+def checkpoints(
+    tx: Tx,
+    where: Where,
+    *,
+    experiment_id: int | None = None,
+    trial_id: int | None = None,
+    states: Collection[str] = (),
+) -> Listed:
+    """Some checkpoints of an experiment or a trial. ``sort_by`` may be ``metric:`` and the name of a validation
+    metric; those without it come last."""
+    query = sa.select(_checkpoints)
+    if experiment_id is not None:
+        query = query.where(_checkpoints.c.experiment_id == experiment_id)
+    if trial_id is not None:
+        query = query.where(_checkpoints.c.trial_id == trial_id)
+    if states:
+        query = query.where(_checkpoints.c.state.in_([state.lower() for state in states]))
+    if where.sort_by.startswith("metric:"):
+        return _by_metric(tx, query, where)
+    return _listed(tx, query, CHECKPOINTS, where, _checkpoints.c.uuid)
+
+
+def tasks(
+    tx: Tx, where: Where, *, kinds: Collection[str] = (), states: Collection[str] = (), users: Collection[str] = ()
+) -> Listed:
+    """Some tasks, with the names of their users."""
+    query = sa.select(_tasks, tables.users.c.username).select_from(
+        _tasks.outerjoin(tables.users, tables.users.c.id == _tasks.c.user_id)
+    )
+    if kinds:
+        query = query.where(_tasks.c.kind.in_([*kinds]))
+    if users:
+        query = query.where(tables.users.c.username.in_([*users]))
+    if states:
+
+        def name_of(state: str, wanted: Wanted) -> str:
+            return public_task_state(TaskState(state), wanted)
+
+        query = query.where(_in_states(_tasks, [state.value for state in TaskState], states, name_of))
+    return _listed(tx, query, TASKS, where, _tasks.c.id)
+
+
+def usernames(tx: Tx, user_ids: Iterable[int | None]) -> dict[int, str]:
+    """The names of users."""
+    wanted = {user_id for user_id in user_ids if user_id is not None}
+    query = sa.select(tables.users.c.id, tables.users.c.username).where(tables.users.c.id.in_(wanted))
+    return dict(map(tuple, tx.execute(query)))
+
+
+def validations_at(tx: Tx, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """The validation metrics of trials after exactly so many steps, by trial and steps."""
+    metrics = tables.metrics
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    steps_of: dict[int, list[int]] = {}
+    for trial_id, steps in places:
+        steps_of.setdefault(trial_id, []).append(steps)
+    for trial_id, all_steps in steps_of.items():
+        for at in range(0, len(all_steps), 500):
+            query = sa.select(metrics.c.steps_completed, metrics.c.metrics).where(
+                metrics.c.trial_id == trial_id,
+                metrics.c.group == "validation",
+                metrics.c.steps_completed.in_(all_steps[at : at + 500]),
+            )
+            found.update(((trial_id, steps), tables.decode(document)) for steps, document in tx.execute(query))
+    return found
+
+
+def _experiment_conditions(which: ExperimentFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    columns = _experiments.c
+    labels = sa.type_coerce(columns.labels, sa.Text)
+    if which.ids:
+        conditions.append(columns.id.in_([*which.ids]))
+    if which.states:
+        conditions.append(_experiment_in_states(which.states))
+    for label in which.labels:
+        # Labels are stored as JSON text: a whole label is one with its quotes around it.
+        conditions.append(labels.contains(tables.encode(label), autoescape=True))
+    if which.users:
+        conditions.append(tables.users.c.username.in_([*which.users]))
+    if which.name:
+        conditions.append(columns.name.icontains(which.name, autoescape=True))
+    if which.search:
+        texts: list[sa.ColumnElement[Any]] = [columns.name, columns.description, labels]
+        anywhere = [text.icontains(which.search, autoescape=True) for text in texts]
+        if which.search.isascii() and which.search.isdigit() and len(which.search) < 19:
+            anywhere.append(columns.id == int(which.search))
+        conditions.append(sa.or_(*anywhere))
+    if which.project_id is not None:
+        conditions.append(columns.project_id == which.project_id)
+    if which.workspace_id is not None:
+        conditions.append(tables.projects.c.workspace_id == which.workspace_id)
+    if which.archived is not None:
+        conditions.append(columns.archived == which.archived)
+    return conditions
+
+
+def _experiment_in_states(wanted: Collection[str]) -> sa.ColumnElement[bool]:
+    names = {name.upper() for name in wanted}
+    fixed = [state.value for state in ExperimentState if state is not ExperimentState.ACTIVE]
+    known = {"ACTIVE", "RUNNING", "STARTING", "QUEUED", "PULLING", "DELETED"}
+
+    def name_of(state: str, wanted: Wanted) -> str:
+        return public_experiment_state(ExperimentState(state), wanted)
+
+    conditions = [_in_states(_experiments, fixed, names, name_of, known)]
+    active = _experiments.c.state == ExperimentState.ACTIVE.value
+    runs = _has_trial(TrialState.RUNNING, TrialState.STOPPING)
+    starts = _has_trial(TrialState.STARTING)
+    # ACTIVE stands for all that is on its way, however far.
+    if "ACTIVE" in names:
+        conditions.append(active)
+    if "RUNNING" in names:
+        conditions.append(active & runs)
+    if "STARTING" in names:
+        conditions.append(active & ~runs & starts)
+    if "QUEUED" in names:
+        conditions.append(active & ~runs & ~starts)
+    return sa.or_(*conditions)
+
+
+def _has_trial(*states: TrialState) -> sa.ColumnElement[bool]:
+    return sa.exists(
+        sa.select(sa.literal(1)).where(
+            _trials.c.experiment_id == _experiments.c.id, _trials.c.state.in_([state.value for state in states])
+        )
+    )
+
+
+def _in_states(
+    table: sa.Table,
+    states: Sequence[str],
+    wanted: Collection[str],
+    name_of: Callable[[str, Wanted], str],
+    known: Collection[str] = (),
+) -> sa.ColumnElement[bool]:
+    """Rows whose public state, which follows from what is and what is wanted, is one of ``wanted``."""
+    names = {name.upper() for name in wanted}
+    possible = {(state, want): name_of(state, want) for state in states for want in Wanted}
+    unknown = names - set(possible.values()) - set(known) - {"ACTIVE", "PULLING", "DELETED", "STOPPING_ERROR"}
+    if unknown:
+        raise errors.BadRequest(
+            f"{min(unknown)!r} is no state; use one of {', '.join(sorted({*possible.values(), *known}))}"
+        )
+    conditions: list[sa.ColumnElement[bool]] = [sa.false()]
+    for state in states:
+        matching = [want.value for want in Wanted if possible[state, want] in names]
+        if matching:
+            conditions.append((table.c.state == state) & table.c.wanted.in_(matching))
+    return sa.or_(*conditions)
+
+
+def _listed(tx: Tx, query: sa.Select[Any], columns: Columns, where: Where, last: sa.ColumnElement[Any]) -> Listed:
+    if where.sort_by not in columns:
+        raise errors.BadRequest(f"cannot sort by {where.sort_by!r}; use one of {', '.join(columns)}")
+    total = tx.execute(sa.select(sa.func.count()).select_from(query.with_only_columns(last).subquery())).scalar_one()
+    column = columns[where.sort_by]
+    if where.after is not None:
+        query = query.where(_behind(column, last, where, *_decode(where)))
+    turn = sa.desc if where.descending else sa.asc
+    if column is not last:
+        # Those without a value at the end, in both directions.
+        query = query.order_by(column.is_(None), turn(column))
+    found = tx.execute(
+        query.add_columns(column.label("sorted_by_"), last.label("sorted_last_"))
+        .order_by(turn(last))
+        .offset(where.offset if where.after is None else 0)
+        .limit(where.limit)
+    )
+    rows: list[Row] = [*found.mappings()]
+    follows = rows and len(rows) == where.limit
+    return Listed(rows, int(total), _encode(where, rows[-1]) if follows else None)
+
+
+def _behind(
+    column: sa.ColumnElement[Any], last: sa.ColumnElement[Any], where: Where, value: Any, id: Any
+) -> sa.ColumnElement[bool]:
+    def beyond(one: sa.ColumnElement[Any], other: Any) -> sa.ColumnElement[bool]:
+        smaller: sa.ColumnElement[bool] = one < other
+        greater: sa.ColumnElement[bool] = one > other
+        return smaller if where.descending else greater
+
+    if column is last:
+        return beyond(last, id)
+    if value is None:
+        return column.is_(None) & beyond(last, id)
+    return sa.or_(beyond(column, value), (column == value) & beyond(last, id), column.is_(None))
+
+
+def _encode(where: Where, row: Row) -> str:
+    place = [where.sort_by, where.descending, row["sorted_by_"], row["sorted_last_"]]
+    return base64.urlsafe_b64encode(orjson.dumps(place)).decode().rstrip("=")
+
+
+def _decode(where: Where) -> tuple[Any, Any]:
+    text = where.after or ""
+    try:
+        place = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
+        sort_by, descending, value, id = place
+    except (ValueError, TypeError, binascii.Error):
+        raise errors.BadRequest("`after` is not the `next` of another page") from None
+    plain = (str, int, float, bool)
+    if not isinstance(id, (str, int)) or not (value is None or isinstance(value, plain)) or _is_huge(value, id):
+        raise errors.BadRequest("`after` is not the `next` of another page")
+    if (sort_by, descending) != (where.sort_by, where.descending):
+        raise errors.BadRequest("`after` is of a list in another order; begin anew, or sort as before")
+    return value, id
+
+
+def _is_huge(*numbers: Any) -> bool:
+    return any(isinstance(number, int) and not -(2**63) <= number < 2**63 for number in numbers)
+
+
+def _by_metric(tx: Tx, query: sa.Select[Any], where: Where) -> Listed:
+    name = where.sort_by.removeprefix("metric:")
+    rows = [*tx.execute(query).mappings()]
+    validations = validations_at(tx, {(row["trial_id"], row["steps_completed"]) for row in rows if row["trial_id"]})
+    with_value: list[tuple[float, str, Row]] = []
+    without: list[tuple[str, Row]] = []
+    for row in rows:
+        value = validations.get((row["trial_id"], row["steps_completed"]), {}).get(name)
+        # What is no number is never better than one that is.
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
+            with_value.append((float(value), row["uuid"], row))
+        else:
+            without.append((row["uuid"], row))
+    with_value.sort(key=lambda found: found[:2], reverse=where.descending)
+    ordered = [found[-1] for found in with_value] + [found[-1] for found in sorted(without, key=lambda one: one[0])]
+    return Listed(ordered[where.offset : where.offset + where.limit], len(ordered), None)
