@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from determined.config.experiment import BUILT_IN_LOG_POLICIES, Document, Experi
 from determined.config.problems import Path, Place, Places, Problem
 from determined.config.task import TaskConfig
 
-Source = Union[str, "os.PathLike[str]", Mapping[str, Any], Document]
+Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any], Document]
 Config = TypeVar("Config", bound=Document)
 
 DEFAULTS = "the cluster's defaults"
@@ -28,6 +29,7 @@ class Checked(Generic[Config]):
     what: str
     config: Config | None
     problems: tuple[Problem, ...] = ()
+    places: Places = field(default_factory=lambda: Places({}))
 
     def unwrap(self) -> Config:
         """The config; raises ``InvalidConfigurationException`` with every mistake if there is none."""
@@ -47,6 +49,7 @@ def load(
 ) -> ExperimentConfig:
     """The experiment config that ``source`` describes: a path, YAML or JSON text, or plain maps.
 
+    Bytes are always text, never a path: for whoever was sent them.
     ``overrides`` are laid over it (``a.b=c``), ``defaults`` under it. ``name_hint`` names an experiment that has
     neither name nor description; ``file`` is what messages call a source that is no file; ``to_run`` demands what
     is needed to start it. Raises ``InvalidConfigurationException`` that lists every mistake, each with its line.
@@ -80,8 +83,20 @@ def load_task(
     to_run: bool = False,
 ) -> TaskConfig:
     """The task config that ``source`` describes; as ``load``."""
+    return check_task(source, overrides=overrides, defaults=defaults, file=file, to_run=to_run).unwrap()
+
+
+def check_task(
+    source: Source,
+    *,
+    overrides: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    file: str | None = None,
+    to_run: bool = False,
+) -> Checked[TaskConfig]:
+    """Like ``load_task``, but mistakes are returned, one by one, instead of raised."""
     layers = _lay(source, overrides, defaults, file)
-    return _check(layers, TaskConfig, legacy.TASK_WITHOUT_EFFECT, to_run).unwrap()
+    return _check(layers, TaskConfig, legacy.TASK_WITHOUT_EFFECT, to_run)
 
 
 @dataclass
@@ -212,7 +227,7 @@ def _check(
         full = ("hyperparameters", *path)
         layers.notices.append((legacy.Notice(full, says.partition(" ")[2]), layers.places.of(full)))
     notices = [str(Problem(notice.path, notice.says, place)) for notice, place in layers.notices]
-    return Checked(layers.what, config.with_notices(dict.fromkeys(notices)))
+    return Checked(layers.what, config.with_notices(dict.fromkeys(notices)), places=layers.places)
 
 
 def _read(source: Source, file: str | None) -> tuple[places.Written, str]:
@@ -221,6 +236,12 @@ def _read(source: Source, file: str | None) -> tuple[places.Written, str]:
         source = source.as_dict()
     if isinstance(source, Mapping):
         return places.read_plain(source, file), file or "the config"
+    if isinstance(source, bytes):
+        written = None
+        if source.lstrip().startswith(b"{"):
+            with contextlib.suppress(UnicodeDecodeError):
+                written = places.read_json(source.decode(), file)
+        return written or places.read_yaml(source, file), file or "the config"
     if isinstance(source, str) and _is_text(source):
         written = places.read_json(source, file) if source.lstrip().startswith("{") else None
         return written or places.read_yaml(source, file), file or "the config"
@@ -250,7 +271,7 @@ def _is_text(source: str) -> bool:
 
 def _folder_name(source: Source) -> str | None:
     """What to call an experiment that says nothing itself: after the folder its file lies in."""
-    if isinstance(source, (Mapping, Document)) or (isinstance(source, str) and _is_text(source)):
+    if isinstance(source, (bytes, Mapping, Document)) or (isinstance(source, str) and _is_text(source)):
         return None
     return pathlib.Path(source).resolve().parent.name
 
