@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import importlib.util
 import ipaddress
 import logging
 import os
 import pathlib
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import psutil
 from fastapi import FastAPI
 
 import determined
+from determined.errors import Refused
 from determined.master.api import (
     auth,
     changes,
@@ -37,9 +40,11 @@ from determined.master.api.gate import Gate
 from determined.master.api.passwords import Attempts, Passwords
 from determined.master.lifecycle import projects as project_lifecycle
 from determined.master.lifecycle import users as user_lifecycle
+from determined.master.pools.base import Pool
+from determined.master.pools.build import build_pools
 from determined.master.settings import Settings
 from determined.master.store import settings as remembered
-from determined.master.store.database import Database, Tx, make_engine
+from determined.master.store.database import Database, Tx, make_engine, open_database
 
 logger = logging.getLogger("determined.master")
 
@@ -55,6 +60,7 @@ PARTS: list[ModuleType] = [
     users,
     workspaces,
 ]
+# Parts that are made elsewhere at this moment.
 for _name in (
     "experiments",
     "trials",
@@ -67,7 +73,7 @@ for _name in (
     "allocations",
     "search",
 ):
-    with contextlib.suppress(ImportError):
+    if importlib.util.find_spec(f"determined.master.api.{_name}"):
         PARTS.append(importlib.import_module(f"determined.master.api.{_name}"))
 
 
@@ -79,6 +85,7 @@ class _Idle:
 
     async def run(self) -> None:
         """Nothing to run."""
+        await asyncio.Event().wait()
 
 
 def create_app(settings: Settings, stop: Callable[[str], None] | None = None) -> FastAPI:
@@ -105,50 +112,125 @@ def create_app(settings: Settings, stop: Callable[[str], None] | None = None) ->
     app.state.passwords = Passwords(settings.password_cost)
     app.state.account_attempts = Attempts(free=8)
     app.state.address_attempts = Attempts(free=20)
-    app.state.engine = _Idle()
-    app.state.pools = {}
+    app.state.setup_secret = None
     return app
 
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
-    for folder in (settings.state_dir, settings.contexts_dir, settings.checkpoints_dir, settings.runs_dir):
+    for folder in (
+        settings.state_dir,
+        settings.contexts_dir,
+        settings.checkpoints_dir,
+        settings.runs_dir,
+        settings.logs_dir,
+        settings.allocations_dir,
+    ):
         make_private(folder)
-    app.state.db = db = _open(settings)
-    app.state.doorkeeper = doorkeeper = Doorkeeper(db)
-    app.state.feed = feed = changes.Feed(db, doorkeeper)
-    tasks = []
-    try:
-        app.state.setup_secret = await db.write(_first_things, settings, read_or_make_token(settings.token_file))
+    async with contextlib.AsyncExitStack() as stack:
+        app.state.db = db = await asyncio.to_thread(_open, settings)
+        stack.push_async_callback(asyncio.to_thread, db.close)
+        await _first_start(app, db)
+        app.state.doorkeeper = doorkeeper = Doorkeeper(db)
+        stack.push_async_callback(doorkeeper.write_uses)
+        app.state.feed = feed = changes.Feed(db, doorkeeper)
         await feed.start()
-        tasks += [asyncio.create_task(doorkeeper.keep_books()), asyncio.create_task(feed.run())]
+        stack.callback(feed.close)
+        app.state.pools = pools = build_pools(settings)
+        for pool in pools.values():
+            stack.push_async_callback(asyncio.to_thread, pool.close)
+        app.state.engine = engine = _engine(db, pools, settings)
+        tasks = [
+            asyncio.create_task(_for_ever(work, what))
+            for work, what in (
+                (doorkeeper.keep_books, "the book of tokens"),
+                (feed.run, "the stream of changes"),
+                (engine.run, "the engine"),
+            )
+        ]
+        stack.push_async_callback(_end, tasks)
+        engine.wake()
         yield
-    finally:
-        feed.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        with contextlib.suppress(Exception):
-            await doorkeeper.write_uses()
-        await asyncio.to_thread(db.close)
+
+
+async def _for_ever(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+    """Work that must not end: a fault in it is told in the log, and it begins anew."""
+    while True:
+        try:
+            await work()
+            return
+        except Exception:
+            logger.exception("%s failed, and begins anew", what)
+            await asyncio.sleep(1.0)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _engine(db: Database, pools: dict[str, Pool], settings: Settings) -> Any:
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("determined.master.engine.loop").Engine(db, pools, settings, db.clock)
+    return _Idle()
 
 
 def _open(settings: Settings) -> Database:
-    from determined.master.store import tables
+    """The database, brought to this version's tables. Alembic is imported only here: it is not needed again."""
+    if importlib.util.find_spec("determined.master.store.migrate"):
+        importlib.import_module("determined.master.store.migrate").migrate(settings.database_url)
+    else:
+        engine = make_engine(settings.database_url)
+        importlib.import_module("determined.master.store.tables").metadata.create_all(engine)
+        engine.dispose()
+    return open_database(settings.database_url)
 
-    tables.metadata.create_all(make_engine(settings.database_url))
-    return Database(make_engine(settings.database_url))
+
+async def _first_start(app: FastAPI, db: Database) -> None:
+    """What must be there before anybody asks for anything: an id, a project, an owner, and a way to sign in."""
+    settings: Settings = app.state.settings
+    owner_token, secret = read_or_make_token(settings.token_file), new_token()
+    password = settings.initial_password
+    found = await db.write(_first_things, settings.owner_name, hash_of(owner_token), hash_of(secret))
+    app.state.cluster_id = found.cluster_id
+    if found.needs_password and password is not None:
+        await db.write(user_lifecycle.set_password, found.owner_id, await app.state.passwords.hash(password))
+    elif found.needs_password and not settings.is_loopback:
+        raise Refused(
+            f"no administrator has a password, so the master does not listen on {settings.host}, where others can "
+            "reach it. Start it once for this machine only and set one (det user change-password), or give "
+            "DET_MASTER_INITIAL_PASSWORD"
+        )
+    elif found.needs_password:
+        logger.info(
+            "no administrator has a password yet; to set %s's, use this secret, once: %s", found.owner_name, secret
+        )
+        app.state.setup_secret = secret
+    if not settings.is_loopback and settings.tls_cert is None:
+        logger.warning(
+            "%s can be reached from other machines, and passwords travel there unencrypted: set tls_cert and tls_key, "
+            "or put a proxy with TLS before it",
+            settings.host,
+        )
 
 
-def _first_things(tx: Tx, settings: Settings, owner_token: str) -> str | None:
-    """What must be there before anybody asks for anything. Returns the setup secret while one is needed."""
-    if remembered.get(tx, "cluster_id") is None:
-        remembered.put(tx, "cluster_id", str(secrets.token_hex(16)))
+class _Found(NamedTuple):
+    cluster_id: str
+    owner_id: int
+    owner_name: str
+    needs_password: bool
+
+
+def _first_things(tx: Tx, owner_name: str, owner_hash: str, setup_hash: str) -> _Found:
+    cluster_id = remembered.get(tx, "cluster_id")
+    if cluster_id is None:
+        cluster_id = secrets.token_hex(16)
+        remembered.put(tx, "cluster_id", cluster_id)
     project_lifecycle.ensure_default(tx)
-    secret = new_token()
-    found = user_lifecycle.set_up(tx, settings.owner_name, hash_of(owner_token), hash_of(secret))
-    return secret if found.needs_secret else None
+    owner, needs_password = user_lifecycle.set_up(tx, owner_name, owner_hash, setup_hash)
+    return _Found(cluster_id, owner.id, owner.username, needs_password)
 
 
 def read_or_make_token(path: pathlib.Path) -> str:
@@ -186,7 +268,7 @@ def _hosts(settings: Settings) -> list[str]:
     hosts = list(settings.hosts)
     if settings.is_loopback:
         return hosts
-    if not ipaddress_is_wildcard(settings.host):
+    if not is_wildcard(settings.host):
         return [*hosts, settings.host]
     addresses = [
         one.address.partition("%")[0]
@@ -197,7 +279,7 @@ def _hosts(settings: Settings) -> list[str]:
     return [*hosts, socket.gethostname(), socket.getfqdn(), *addresses]
 
 
-def ipaddress_is_wildcard(host: str) -> bool:
+def is_wildcard(host: str) -> bool:
     """Whether a server bound to this listens on every address."""
     try:
         return ipaddress.ip_address(host).is_unspecified

@@ -16,7 +16,7 @@ import pydantic
 
 from determined import errors
 from determined.config import places, problems
-from determined.config.experiment import mask
+from determined.config.experiment import MASK, mask
 from determined.config.problems import Place, Places, Problem
 from determined.config.section import AtLeastOne, BrokenRule, FreeMap, Name, NotNegative, Section, Text, Texts
 from determined.config.storage import Storage, UsualStorage
@@ -63,6 +63,11 @@ class Settings(Section):
     cluster_name: Text = pydantic.Field("", description="What people call this cluster.")
     owner: Name | None = pydantic.Field(
         None, description="Name of the first administrator; absent: whoever first starts the master."
+    )
+    initial_password: Text | None = pydantic.Field(
+        None,
+        description="The first administrator's password, unless they have one; best given by its environment variable.",
+        repr=False,
     )
     database: Name | None = pydantic.Field(
         None, description="SQLAlchemy URL of the database; absent: SQLite, in `dir`.", repr=False
@@ -235,6 +240,11 @@ def load(
     return settings
 
 
+def task_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What tasks of this machine find in their environment: all that is not about the master itself."""
+    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+
+
 def _from_text(name: str, text: str) -> Any:
     """The value that an environment variable's text stands for: lists may be given with commas."""
     kind = str(Settings.model_fields[name].annotation)
@@ -252,7 +262,9 @@ def masked(settings: Settings) -> dict[str, Any]:
     shown["dir"] = str(settings.state_dir)
     if settings.database and "@" in settings.database:
         scheme, _, rest = settings.database.partition("://")
-        shown["database"] = f"{scheme}://********@{rest.rpartition('@')[2]}"
+        shown["database"] = f"{scheme}://{MASK}@{rest.rpartition('@')[2]}"
+    if settings.initial_password is not None:
+        shown["initial_password"] = MASK
     shown["experiment_defaults"] = mask(shown["experiment_defaults"])
     shown["pools"] = _mask(shown["pools"])
     return mask(shown)
@@ -264,7 +276,7 @@ _SECRET = ("secret", "password", "token", "key", "credential", "connection_strin
 def _mask(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
-            name: "********" if inner and any(word in str(name).lower() for word in _SECRET) else _mask(inner)
+            name: MASK if inner and any(word in str(name).lower() for word in _SECRET) else _mask(inner)
             for name, inner in value.items()
         }
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -87,7 +87,7 @@ class GuardedRoute(APIRoute):
             if declared is None:
                 raise errors.Forbidden("nobody may call this: it has no policy")
             caller = await request.app.state.doorkeeper.admit(request)
-            declared.check(caller, request.path_params.get("allocation_id"))
+            declared.check(caller, request.path_params.get("allocation_id", request.path_params.get("id")))
             request = BoundedRequest(request.scope, request.receive)
             request.state.caller = caller
             key = request.headers.get("idempotency-key")

@@ -124,10 +124,10 @@ def revoke_token(tx: Tx, token_id: int) -> None:
 
 
 class Setup(NamedTuple):
-    """The first administrator; ``needs_secret`` while no administrator can sign in with a password."""
+    """The first administrator; ``needs_password`` while no administrator can sign in with a password."""
 
     owner: User
-    needs_secret: bool
+    needs_password: bool
 
 
 def set_up(tx: Tx, owner_name: str, owner_hash: str, setup_hash: str) -> Setup:
@@ -147,10 +147,10 @@ def set_up(tx: Tx, owner_name: str, owner_hash: str, setup_hash: str) -> Setup:
         )
         settings.put(tx, "owner_token_id", token.id)
     users.revoke(tx, kinds=("setup",))
-    needs_secret = users.count_admins(tx, with_password=True) == 0
-    if needs_secret:
+    needs_password = users.count_admins(tx, with_password=True) == 0
+    if needs_password:
         users.insert_token(tx, "setup", setup_hash, user_id=owner.id, expires_at=tx.now + SETUP_SECONDS)
-    return Setup(owner, needs_secret)
+    return Setup(owner, needs_password)
 
 
 def finish_setup(tx: Tx, secret_hash: str, password_hash: str) -> User:
