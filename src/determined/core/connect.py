@@ -260,6 +260,8 @@ class _Desk:
         self._run: RunFolder | None = None
         self._reporter: Reporter | None = None
         self._found: Found | None = None
+        self._taken_up: Found | None = None
+        self._goes_on = True  # rather than beginning with what another trial has learnt
         self.capture: CodeCapture | None = None
 
     def from_chief(self, act: Callable[[], Any]) -> Any:
@@ -291,6 +293,7 @@ class _Desk:
         built = build_storage(storage) if storage is not None else None
         if self._assignment is not None:
             run, found = self._take_up(self._assignment, built)
+            self._taken_up = found
         else:
             wanted = self._wish.latest_checkpoint or self._spec.get("latest_checkpoint")
             wanted = wanted or self._environ.get("DET_LATEST_CHECKPOINT")
@@ -303,12 +306,15 @@ class _Desk:
             run.write("config.json", config)
         self._console.info(f"run {run.name}-{run.id}: {run.path}")
         if found is not None:
-            self._console.info(f"goes on from checkpoint {found.storage_id} at step {found.steps_completed}")
+            what = "goes on from" if self._goes_on else "begins with the weights of"
+            self._console.info(f"{what} checkpoint {found.storage_id} at step {found.steps_completed}")
         seed = ((config or {}).get("reproducibility") or {}).get("experiment_seed")
         trial.setdefault("seed", DEFAULT_SEED if seed is None else seed)
         trial["hparams"] = self._hparams(config, trial)
-        if self._assignment is None or not trial.get("steps_completed"):
-            trial["steps_completed"] = found.steps_completed if found else trial.get("steps_completed", 0)
+        if found is not None:
+            trial["steps_completed"] = found.steps_completed if self._goes_on else 0
+        else:
+            trial.setdefault("steps_completed", 0)
         spec = {
             "code_folder": str(_code_folder() or pathlib.Path.cwd()),
             **self._spec,
@@ -349,6 +355,8 @@ class _Desk:
         """Go on from a checkpoint after all, when the run is open but nothing has been reported."""
 
         def decide() -> _Where:
+            if self._assignment is not None:
+                return _Where(run.path, run.label, self._begin_with(wanted, run))
             owner, found = self._locate(wanted, run.name)
             if owner is not None and owner.path != run.path:
                 if self.capture is not None:
@@ -368,6 +376,17 @@ class _Desk:
         run.path, run.label = where.run_path, where.label
         checkpoint.reopen(checkpoint.storage if storage_is_given else FolderStorage(run.checkpoints), run.journal)
         return where.found
+
+    def _begin_with(self, wanted: str, run: RunFolder) -> Found | None:
+        """What a script of a master's run asks to go on from: its own progress, once there is some, comes first."""
+        assert self._assignment is not None
+        mine = self._taken_up
+        if wanted == LATEST or (mine is not None and wanted in (mine.storage_id, str(mine.path))):
+            return mine
+        if mine is not None and self._goes_on:
+            self._console.info(f"goes on from its own checkpoint {mine.storage_id}, not from {wanted}")
+            return mine
+        return self.locate(wanted, None, run)
 
     def locate(self, wanted: str | None, trial: int | str | None, run: RunFolder) -> Found:
         """On the chief: a checkpoint to look at, without going on from it."""
@@ -455,7 +474,10 @@ class _Desk:
             entries = journal.entries(set(storage.list()))
             latest = entries[-1].storage_id if entries else None
         found = assignment.place(storage, latest) if latest is not None else None
-        if found is not None and (assignment.steps_completed or journal.knows(found.storage_id)):
+        if found is not None and assignment.steps_completed:
+            found = found._replace(steps_completed=assignment.steps_completed)
+        self._goes_on = found is None or assignment.steps_completed > 0 or journal.knows(found.storage_id)
+        if found is not None and self._goes_on:
             self._rewind(run, run, found)
         elif assignment.is_trial and run.run_epoch > 1:
             # An attempt before this one left no checkpoint that counts.

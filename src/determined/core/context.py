@@ -125,6 +125,23 @@ class Context:
         """Up to where this run has been trained; 0 for one that begins, be it with another trial's weights."""
         return int(self._facts["trial"]["steps_completed"])
 
+    @property
+    def target(self) -> tuple[float | None, str | None]:
+        """How far a search wants this run trained for now, and in which unit; (None, None) means to its end."""
+        trial = self._facts["trial"]
+        return trial.get("target"), trial.get("target_unit")
+
+    def has_reached_target(self, *, batches: int, epochs: float, records: int | None = None) -> bool:
+        """Whether a run that has come so far may leave, because the search wants no more of it for now."""
+        target, unit = self.target
+        if target is None:
+            return False
+        if unit is None:
+            length = ((self.config or {}).get("searcher") or {}).get("max_length")
+            unit = next(iter(length)) if isinstance(length, Mapping) else "epochs"
+        done = {"batches": batches, "epochs": epochs, "records": records}.get(unit)
+        return done is not None and done >= target
+
     def alert(
         self,
         title: str | None = None,

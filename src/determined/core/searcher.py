@@ -44,6 +44,11 @@ class SearcherOperation:
         return self._length
 
     @property
+    def max_length(self) -> int:
+        """Where training ends if the search goes on with this trial; ``length`` may be less."""
+        return self._whole
+
+    @property
     def completed(self) -> bool:
         return self._completed
 

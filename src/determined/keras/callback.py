@@ -140,6 +140,8 @@ class DeterminedCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ker
             self._save()
         if self._epochs < planned and self._core.preempt.should_preempt():
             self.was_preempted = self.model.stop_training = True
+        elif self._core.has_reached_target(batches=self._batches, epochs=self._epochs):
+            self.model.stop_training = True
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         self._save()

@@ -35,28 +35,26 @@ class Schedule:
     checkpoint_period: units.TrainUnit | None
     reporting_period: units.TrainUnit | None
     epoch_len: int | None
+    target: units.TrainUnit | None = None  # where to leave for now; how far training has come still counts to its end
 
     def is_over(self, batches_done: int) -> bool:
-        return batches_done >= self.end
+        return batches_done >= self.stop
+
+    @functools.cached_property
+    def stop(self) -> int:
+        """The batch count at which this run of the trial ends: the target if there is one, else the end."""
+        return self.end if self.target is None else min(self._in_batches(self.target, "target"), self.end)
 
     @functools.cached_property
     def end(self) -> int:
         """The batch count at which training ends."""
-        length = self.max_length.value
-        assert isinstance(length, int)
-        if isinstance(self.max_length, units.Epoch):
-            if self.epoch_len is None:
-                raise errors.InvalidExperimentException(
-                    "max_length is in epochs, but the training data loader has no length; give max_length in Batch"
-                )
-            return length * self.epoch_len
-        return length
+        return self._in_batches(self.max_length, "max_length")
 
     def boundary(self, batches_done: int) -> Boundary | None:
         """What is due after exactly this many batches, or None."""
         due = Boundary(
             at=batches_done,
-            train_ends=batches_done == self.end,
+            train_ends=batches_done == self.stop,
             validate=self._fires(self.validation_period, batches_done),
             checkpoint=self._fires(self.checkpoint_period, batches_done),
             report=self._fires(self.reporting_period, batches_done),
@@ -66,7 +64,7 @@ class Schedule:
     def next(self, batches_done: int) -> Boundary:
         """The first boundary after this many batches."""
         at = min(
-            self.end,
+            self.stop,
             self._next(self.validation_period, batches_done),
             self._next(self.checkpoint_period, batches_done),
             self._next(self.reporting_period, batches_done),
@@ -77,6 +75,17 @@ class Schedule:
 
     def progress(self, batches_done: int) -> float:
         return min(batches_done / self.end, 1.0) if self.end else 1.0
+
+    def _in_batches(self, unit: units.TrainUnit, name: str) -> int:
+        length = unit.value
+        assert isinstance(length, int)
+        if isinstance(unit, units.Epoch):
+            if self.epoch_len is None:
+                raise errors.InvalidExperimentException(
+                    f"{name} is in epochs, but the training data loader has no length; give {name} in Batch"
+                )
+            return length * self.epoch_len
+        return length
 
     def _fires(self, unit: units.TrainUnit | None, batches_done: int) -> bool:
         if unit is None or batches_done == 0:
@@ -104,7 +113,7 @@ class Schedule:
             return min(later, default=_NEVER)
         # Any other container can only be asked; the end of training bounds the search.
         at = (batches_done // stride + 1) * stride
-        while at < self.end:
+        while at < self.stop:
             if unit.should_stop(at // stride):
                 return at
             at += stride

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from determined import errors
 from determined.config import units
+from determined.core import Context
 from determined.pytorch import batches, data, loop, oldest, parallel, restoring, rng, sharded, state
 from determined.pytorch.callbacks import Hooks
 from determined.pytorch.checkpointing import Checkpointer
@@ -23,6 +25,8 @@ from determined.pytorch.trial import PyTorchTrial, overrides
 from determined.pytorch.validation import Validation
 
 logger = logging.getLogger("determined.pytorch")
+
+_UNITS: dict[str, type[units.TrainUnit]] = {"batches": units.Batch, "epochs": units.Epoch, "records": units.Record}
 
 
 class Trainer:
@@ -170,7 +174,12 @@ class Trainer:
                 checkpointer=checkpointer,
                 reports=reports,
                 schedule=Schedule(
-                    max_length, validation_period, checkpoint_period, reporting_period, progress.epoch_len
+                    max_length,
+                    validation_period,
+                    checkpoint_period,
+                    reporting_period,
+                    progress.epoch_len,
+                    self._target(core_context, max_length),
                 ),
                 preempt=core_context.preempt,
                 line=core_context.preempt.stop_line(lambda: progress.batches_done),
@@ -279,6 +288,14 @@ class Trainer:
             raise TypeError(f"max_length must be Batch(n) or Epoch(n) with a whole number, not {max_length!r}")
         return length
 
+    def _target(self, core_context: Context, max_length: units.TrainUnit) -> units.TrainUnit | None:
+        """Up to where the search wants this trial for now; in the unit of ``max_length`` unless it says another."""
+        target, name = core_context.target
+        if target is None:
+            return None
+        kind = _UNITS[name] if name is not None else type(max_length)
+        return self._as_batches(kind(max(math.ceil(target), 1)), "target")
+
     def _as_batches(self, unit: units.TrainUnit | None, argument: str) -> units.TrainUnit | None:
         if unit is None:
             return None
@@ -318,13 +335,8 @@ def _configured_length(config: dict[str, Any] | None) -> units.TrainUnit | None:
     length = searcher.get("max_length")
     if isinstance(length, dict) and len(length) == 1:
         ((name, number),) = length.items()
-        kinds: dict[str, Callable[[int], units.TrainUnit]] = {
-            "batches": units.Batch,
-            "epochs": units.Epoch,
-            "records": units.Record,
-        }
-        if name in kinds and isinstance(number, int):
-            return kinds[name](number)
+        if name in _UNITS and isinstance(number, int):
+            return _UNITS[name](number)
     return None
 
 

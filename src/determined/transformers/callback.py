@@ -105,6 +105,10 @@ class DetCallback(TrainerCallback):
         if self._steps < state.max_steps and self._line is not None and self._line.reached():
             self.was_preempted = control.should_training_stop = True
             self._core.preempt.acknowledge_preemption_signal()
+        elif self._core.has_reached_target(
+            batches=self._steps, epochs=state.epoch or 0.0, records=self._steps * _records_of_a_step(args)
+        ):
+            control.should_training_stop = True  # with an evaluation and a save, as at the end
         if control.should_training_stop or _is_at_end_of_epoch(state):
             # What is due at the end of an epoch comes after this, and must be in what is saved: a resumed run does
             # not do it again.
@@ -194,7 +198,7 @@ class DetCallback(TrainerCallback):
             return None
         operation = next(iter(self._core.searcher.operations()))
         length.require_agreement(
-            operation.length,
+            operation.max_length,
             self._core.searcher.get_configured_units(),
             max_steps=args.max_steps,
             num_train_epochs=args.num_train_epochs,
@@ -256,7 +260,7 @@ class DetCallback(TrainerCallback):
             return
         fraction = min(state.global_step / state.max_steps, 1.0)
         if self._operation is not None and not self._operation.completed:
-            self._operation.report_progress(fraction * self._operation.length)
+            self._operation.report_progress(fraction * self._operation.max_length)
         else:
             self._core.train.report_progress(fraction)
 
@@ -268,10 +272,14 @@ class DetCallback(TrainerCallback):
                 metric,
                 ", ".join(sorted(self._reported.get("validation", (0, {}))[1])) or "nothing at all",
             )
-        if self._operation is None or self._operation.completed:
+        if self._core.target[0] is None and (self._operation is None or self._operation.completed):
             self._core.train.report_progress(1.0)
-        else:
+        elif self._operation is not None and not self._operation.completed:
             self._operation.report_completed(self._searcher_value)
+
+
+def _records_of_a_step(args: TrainingArguments) -> int:
+    return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
 
 def _output_dir(args: TrainingArguments) -> pathlib.Path:

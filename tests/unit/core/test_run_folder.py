@@ -55,9 +55,10 @@ def test_a_worker_that_outlives_its_trainer_does_not_hold_the_run(runs_dir: path
         "import os, pathlib, sys\n"
         "from determined.core.run_folder import RunFolder\n"
         "run = RunFolder.create(pathlib.Path(sys.argv[1]), 'a'); run.open()\n"
+        "living, born = os.pipe()\n"
         "pid = os.fork()\n"
-        "if pid: print(run.path, flush=True); os.kill(os.getpid(), 9)\n"
-        "sys.stdin.read()\n"
+        "if pid: os.read(living, 1); print(run.path, flush=True); os.kill(os.getpid(), 9)\n"
+        "os.write(born, b'.'); sys.stdin.read()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(runs_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,0 +1,270 @@
+"""A run that a master started, with no master there at all: everything it is to hear is in the spool, in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+from typing import Any
+
+import pytest
+
+import determined as det
+from determined import core, errors
+from determined.core.run_folder import RunFolder
+from determined.storage.folder import FolderStorage
+from determined.wire import reports
+from determined.wire.node_spec import MasterSpec, NodeSpec, TrialSpec
+
+
+class Master:
+    """Writes NodeSpecs as a master would, one for each attempt, and reads what the attempts wrote."""
+
+    def __init__(self, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.run_folder = folder / "runs" / "trial-7"
+        self.storage = folder / "checkpoints"
+        self._monkeypatch = monkeypatch
+        self._epoch = 0
+        (folder / "code").mkdir()
+        (folder / "code" / "train.py").write_text("print(1)\n")
+
+    def assign(self, config: dict[str, Any] | None = None, task_type: str = "TRIAL", **trial: Any) -> None:
+        """The next attempt."""
+        self._epoch += 1
+        latest = trial.pop("latest_checkpoint", None)
+        self.allocation = self.folder / "allocations" / f"trial-7.{self._epoch}"
+        self.allocation.mkdir(parents=True)
+        spec = NodeSpec(
+            name="digits",
+            run_id="trial-7",
+            run_folder=self.run_folder,
+            code_folder=self.folder / "code",
+            config={"name": "digits", **(config or {})},
+            trial=TrialSpec(trial_id=7, experiment_id=3, **{"seed": 11, "hparams": {"lr": 0.5}, **trial})
+            if task_type == "TRIAL"
+            else None,
+            latest_checkpoint=latest,
+            master=MasterSpec(
+                url="http://127.0.0.1:9",
+                cluster_id="here",
+                session_token="secret",
+                allocation_id=f"trial-7.{self._epoch}",
+                run_epoch=self._epoch,
+                task_id="trial-7",
+                task_type=task_type,
+                slot_ids=[0],
+            ),
+            allocation_folder=self.allocation,
+            checkpoint_storage={"type": "directory", "container_path": str(self.storage)},
+        )
+        spec.write(self.allocation / "spec.json")
+        self._monkeypatch.setenv("DET_NODE_SPEC", str(self.allocation / "spec.json"))
+
+    @property
+    def raw(self) -> list[dict[str, Any]]:
+        spool = self.allocation / "chief.spool"
+        return [json.loads(line) for line in spool.read_text().splitlines()] if spool.exists() else []
+
+    @property
+    def heard(self) -> list[Any]:
+        """What this attempt said, as the master reads it."""
+        text = json.dumps({"run_epoch": 1, "source": "chief", "first": 0, "reports": self.raw})
+        return list(reports.ReportBatch.model_validate_json(text).reports)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [report for report in self.heard if isinstance(report, kind)]
+
+
+@pytest.fixture
+def master(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Master:
+    (tmp_path / "state").mkdir()
+    return Master(tmp_path / "state", monkeypatch)
+
+
+def train(context: core.Context, start: int, stop: int) -> str:
+    storage_id = ""
+    for step in range(start + 1, stop + 1):
+        context.train.report_training_metrics(step, {"loss": 1 / step})
+        if step % 10 == 0:
+            context.train.report_validation_metrics(step, {"acc": step / 100})
+            with context.checkpoint.store_path({"steps_completed": step}) as (path, storage_id):
+                (path / "weights").write_text(str(step))
+    return storage_id
+
+
+def test_a_trial_says_everything_once_and_in_order(master: Master) -> None:
+    master.assign({"searcher": {"metric": "acc", "smaller_is_better": False}})
+    with core.init() as context:
+        assert (context.hparams, context.seed, context.steps_completed) == ({"lr": 0.5}, 11, 0)
+        last = train(context, 0, 20)
+        context.train.set_status("nearly there")
+        context.train.report_progress(0.5)
+        context.train.set_metadata({"note": {"a": 1}})
+    heard = master.heard
+    metrics = [(report.group, report.steps_completed) for report in master.of(reports.MetricsReport)]
+    assert [step for group, step in metrics if group == "training"] == list(range(1, 21))
+    assert [step for group, step in metrics if group == "validation"] == [10, 20]
+    first, second = master.of(reports.CheckpointReport)
+    assert (second.uuid, second.steps_completed) == (last, 20)
+    assert second.storage == {"type": "directory", "container_path": str(master.storage)}
+    assert second.metadata["steps_completed"] == 20 and second.resources["weights"] == 2
+    # Whoever has the checkpoint has its metrics: that is the cut.
+    assert len([each for each in heard[: heard.index(first)] if isinstance(each, reports.MetricsReport)]) == 11
+    assert master.of(reports.StatusReport) == [reports.StatusReport(status="nearly there")]
+    assert master.of(reports.ProgressReport) == [reports.ProgressReport(progress=0.5, steps_completed=20)]
+    assert master.of(reports.MetadataReport) == [reports.MetadataReport(metadata={"note": {"a": 1}})]
+    assert sorted(FolderStorage(master.storage).list()) == sorted([first.uuid, second.uuid])
+    run = RunFolder.at(master.run_folder)
+    assert run is not None and run.label.state == "completed"
+    assert len(list(run.rows("training"))) == 20
+
+
+def test_the_master_decides_what_is_deleted(master: Master) -> None:
+    master.assign({"searcher": {"metric": "acc", "smaller_is_better": False}})
+    with core.init() as context:
+        context.keep_by_policy()
+        train(context, 0, 40)
+        assert len(context.checkpoint.list()) == 4
+        gone = context.checkpoint.list()[0].storage_id
+        context.checkpoint.delete(gone)
+    assert [report.uuid for report in master.of(reports.CheckpointGoneReport)] == [gone]
+
+
+def test_a_trial_goes_on_where_the_master_says(master: Master) -> None:
+    master.assign()
+    with core.init() as context:
+        cut = train(context, 0, 10)
+        train(context, 10, 15)
+    master.assign(latest_checkpoint=cut, steps_completed=10)
+    with core.init() as context:
+        assert context.found is not None
+        assert (context.found.storage_id, context.steps_completed) == (cut, 10)
+        assert context.info is not None and context.info.latest_checkpoint == cut
+        assert context.info.trial.steps_completed == 10
+        assert context.resume("latest") == context.found
+        assert context.resume("anything-else") == context.found
+        train(context, 10, 20)
+    assert [report.steps_completed for report in master.of(reports.MetricsReport)] == [*range(11, 20), 20, 20]
+    run = RunFolder.at(master.run_folder)
+    assert run is not None and run.run_epoch == 2
+    assert [row["steps_completed"] for row in run.rows("training")] == list(range(1, 21))
+
+
+def test_a_trial_without_a_checkpoint_begins_anew(master: Master) -> None:
+    master.assign()
+    with core.init() as context:
+        train(context, 0, 5)
+    master.assign()
+    with core.init() as context:
+        assert context.found is None and context.steps_completed == 0
+        train(context, 0, 3)
+    run = RunFolder.at(master.run_folder)
+    assert run is not None and [row["steps_completed"] for row in run.rows()] == [1, 2, 3]
+
+
+def test_a_trial_may_begin_with_the_weights_of_another(master: Master) -> None:
+    other = FolderStorage(master.storage).begin()
+    (other.path / "metadata.json").write_text('{"steps_completed": 50}')
+    other.publish()
+    for _ in range(2):  # the second attempt finds that the first one left nothing to go on from
+        master.assign(latest_checkpoint=other.storage_id)
+        with core.init() as context:
+            assert context.found is not None and context.found.storage_id == other.storage_id
+            assert context.steps_completed == 0
+            train(context, 0, 3)
+        run = RunFolder.at(master.run_folder)
+        assert run is not None and [row["steps_completed"] for row in run.rows()] == [1, 2, 3]
+
+
+def test_a_checkpoint_that_is_not_there(master: Master) -> None:
+    master.assign(latest_checkpoint="0f0f0f0f-0000-4000-8000-000000000000", steps_completed=10)
+    with pytest.raises(errors.CheckpointNotFound, match="0f0f0f0f"):
+        core.init()
+
+
+def test_the_search_has_the_last_word_about_hyperparameters(master: Master) -> None:
+    master.assign(hparams={"lr": 0.1})
+    with core.init(hparams={"lr": 9, "width": 3}, config={"name": "mine"}) as context:
+        assert context.hparams == {"lr": 0.1, "width": 3}
+        assert context.config == {"name": "digits"}
+
+
+def test_asked_to_stop_it_says_that_it_is_not_done(master: Master) -> None:
+    master.assign()
+    with core.init() as context:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert context.preempt.should_preempt()
+        train(context, 0, 10)
+    run = RunFolder.at(master.run_folder)
+    assert run is not None and run.label.state == "interrupted"
+
+
+def test_hyperparameters_that_are_not_worth_it(master: Master) -> None:
+    master.assign()
+    with pytest.raises(SystemExit) as left, core.init():
+        raise det.InvalidHP("lr is too large")
+    assert left.value.code == 0
+    assert master.of(reports.EarlyExitReport) == [
+        reports.EarlyExitReport(reason="invalid_hp", message="lr is too large")
+    ]
+
+
+def test_progress_is_not_written_for_every_call(master: Master) -> None:
+    master.assign()
+    with core.init() as context:
+        for step in range(5000):
+            context.train.report_progress(step / 4999)
+    said = master.of(reports.ProgressReport)
+    assert said[-1].progress == 1.0 and len(said) < 100
+
+
+def test_a_checkpoint_without_steps_is_of_the_last_report(master: Master) -> None:
+    master.assign()
+    with core.init() as context:
+        context.train.report_training_metrics(33, {"loss": 1.0})
+        with context.checkpoint.store_path():
+            pass
+    assert [report.steps_completed for report in master.of(reports.CheckpointReport)] == [33]
+
+
+@pytest.mark.parametrize(
+    ("max_length", "target", "lengths"),
+    [
+        ({"epochs": 20}, {"target": 5, "target_unit": "epochs"}, (5, 0.25)),
+        ({"epochs": 20}, {}, (20, 1.0)),
+        (None, {"target": 4, "target_unit": "epochs"}, (4, 1.0)),
+        ({"batches": 100}, {"target": 33.4}, (34, 0.34)),
+    ],
+)
+def test_operations_go_up_to_the_target(
+    master: Master, max_length: dict[str, int] | None, target: dict[str, Any], lengths: tuple[int, float]
+) -> None:
+    master.assign({"searcher": {"max_length": max_length}} if max_length else {}, **target)
+    with core.init() as context:
+        operation = next(iter(context.searcher.operations()))
+        assert operation.length == lengths[0]
+        operation.report_completed(0.5)
+    assert master.of(reports.ProgressReport)[-1].progress == pytest.approx(lengths[1])
+
+
+def test_a_job_that_trains_nothing_leaves_nothing(master: Master) -> None:
+    master.assign({"data": {"url": "here"}}, task_type="JOB")
+    with core.init() as context:
+        assert context.info is not None and context.info.user_data == {"url": "here"}
+        with pytest.raises(RuntimeError, match="not a trial"):
+            context.info.trial  # noqa: B018 - asking is what raises
+    assert master.raw == []
+    left = {path.name for path in master.run_folder.iterdir()}
+    assert left <= {"run.json", ".lock", "config.json"}
+
+
+def test_a_job_goes_on_from_what_it_saved(master: Master) -> None:
+    master.assign(task_type="JOB")
+    with core.init() as context, context.checkpoint.store_path({"steps_completed": 4}) as (_, storage_id):
+        pass
+    master.assign(task_type="JOB")
+    with core.init() as context:
+        assert context.found is not None and context.found.storage_id == storage_id
+        assert context.found.steps_completed == 4
