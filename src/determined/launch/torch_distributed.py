@@ -242,7 +242,7 @@ def make_spec(wanted: Wanted, environ: Mapping[str, str]) -> NodeSpec:
     outer = environ.get("DET_NODE_SPEC")
     base = NodeSpec.read(pathlib.Path(outer)) if outer else _new_run(wanted, environ)
     slots = wanted.nproc or (base.slots if outer else _gpus(environ) or 1)
-    changes: dict[str, Any] = {"entrypoint": wanted.command, "slots": slots}
+    changes: dict[str, Any] = {"entrypoint": wanted.command, "slots": slots, "ranks": None}
     if not outer or wanted.nnodes > 1:
         changes |= {
             "nodes": wanted.nnodes,

@@ -22,13 +22,19 @@ class Outcome(str, enum.Enum):
 
 
 class Ending(pydantic.BaseModel, frozen=True, extra="forbid"):
-    """What a node process saw of the end of its ranks; ``culprit`` is the rank that failed first."""
+    """What a node process saw of the end of its ranks; ``culprit`` is the rank that failed first.
+
+    ``detail`` is what the user's own code said of it: its traceback, or the last lines it printed. ``lines`` is how
+    many lines each spool has.
+    """
 
     outcome: Outcome
     exit_code: int
     reason: str = ""
     culprit: int | None = None
     restarts: int = 0
+    detail: str = ""
+    lines: dict[str, int] = {}
 
     def write(self, path: pathlib.Path) -> None:
         """Write the note whole or not at all."""

@@ -10,11 +10,12 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from typing import IO
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Protocol
 
 from determined import errors
 from determined.worker import logs, processes
+from determined.worker.log_file import LogFile
 
 # How a rank sounds that fails only because another one went away. Matched against the end of its output.
 _CONSEQUENCE = re.compile(
@@ -32,12 +33,71 @@ _AFTER_EXCEPTION = (-signal.SIGABRT, -signal.SIGSEGV)
 _RECENT_SECONDS = 30.0
 
 
+class Process(Protocol):
+    """A process that was started, by whatever means: what a Popen is, as far as it matters here."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    @property
+    def stderr(self) -> IO[bytes] | None: ...
+
+    def poll(self) -> int | None: ...
+
+
+class Start(Protocol):
+    """Starts one rank, in a session of its own, to die with this process."""
+
+    def __call__(self, command: Sequence[str], environment: Mapping[str, str], folder: pathlib.Path) -> Process: ...
+
+
+class Record(Protocol):
+    """Keeps what a rank prints."""
+
+    def write(self, lines: Sequence[bytes], *, is_error: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class RankFile:
+    """A file of its own for each rank."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._file = open(path, "ab", buffering=0)
+
+    def write(self, lines: Sequence[bytes], *, is_error: bool) -> None:
+        try:
+            self._file.write(b"".join(line + b"\n" for line in lines))
+        except (OSError, ValueError):
+            pass  # The disk is full, or we are at the end: what is shown is shown.
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class RankLines:
+    """A rank's lines in the log of the allocation."""
+
+    def __init__(self, log: LogFile, rank: int) -> None:
+        self._log = log
+        self._rank = rank
+
+    def write(self, lines: Sequence[bytes], *, is_error: bool) -> None:
+        self._log.write(lines, rank=self._rank, stdtype="stderr" if is_error else "stdout")
+
+    def close(self) -> None:
+        pass  # The log is everybody's.
+
+
 @dataclasses.dataclass
 class Stream:
     """One of a rank's two outputs."""
 
     file: IO[bytes]
-    outlet: logs.Outlet
+    outlet: logs.Sink
     is_error: bool
     lines: logs.Lines = dataclasses.field(default_factory=logs.Lines)
     ended: bool = False
@@ -47,7 +107,7 @@ class Rank:
     """One process of the gang, with what it prints and how it ended."""
 
     def __init__(
-        self, rank: int, process: subprocess.Popen[bytes], log: IO[bytes], outlets: Sequence[logs.Outlet], prefix: bytes
+        self, rank: int, process: Process, record: Record, outlets: Sequence[logs.Sink], prefix: bytes
     ) -> None:
         self.rank = rank
         self.pid = process.pid
@@ -57,7 +117,7 @@ class Rank:
         self.errors = logs.Tail()
         self.output = logs.Tail()
         self._process = process
-        self._log = log
+        self._record = record
         self._prefix = prefix
         assert process.stdout is not None and process.stderr is not None
         self.streams = [
@@ -66,6 +126,8 @@ class Rank:
         ]
         for stream in self.streams:
             os.set_blocking(stream.file.fileno(), False)
+        # Becomes readable when the process ends, where the system has such a thing.
+        self.end = processes.open_end(self.pid)
 
     @property
     def is_alive(self) -> bool:
@@ -129,7 +191,10 @@ class Rank:
                 stream.ended = True
                 self._pass_on(stream, b"", stream.lines.finish())
             stream.file.close()
-        self._log.close()
+        if self.end is not None:
+            os.close(self.end)
+            self.end = None
+        self._record.close()
 
     @property
     def exit_status(self) -> int:
@@ -157,10 +222,7 @@ class Rank:
         marked = b"".join(self._prefix + line + b"\n" for line in lines)
         # A rank that is alone is passed on as it is: progress bars stay bars.
         stream.outlet.write(marked if self._prefix else data)
-        try:
-            self._log.write(b"".join(line + b"\n" for line in lines))
-        except (OSError, ValueError):
-            pass  # The disk is full, or we are at the end: what is shown is shown.
+        self._record.write(lines, is_error=stream.is_error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,37 +266,42 @@ class Place:
         }
 
 
+def start_cold(command: Sequence[str], environment: Mapping[str, str], folder: pathlib.Path) -> Process:
+    """Start a rank as a program of its own. Raises OSError."""
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env=dict(environment),
+        cwd=folder,
+        # Its own session: a Ctrl-C in the terminal is ours to pass on, once.
+        start_new_session=True,
+        # This process has one thread, so running code between fork and exec is safe.
+        preexec_fn=processes.dying_with_parent(),
+    )
+
+
 def start(
     command: Sequence[str],
     place: Place,
     environment: Mapping[str, str],
     *,
     folder: pathlib.Path,
-    logs_folder: pathlib.Path,
     stacks: Mapping[int, pathlib.Path],
-    outlets: Sequence[logs.Outlet],
+    outlets: Sequence[logs.Sink],
+    record: Callable[[int], Record],
+    start_rank: Start = start_cold,
 ) -> list[Rank]:
     """Start every rank of this machine. All of them or none."""
     ranks: list[Rank] = []
-    bind = processes.dying_with_parent()
     try:
         for rank in place.ranks:
-            process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env={**environment, **place.environment(rank), "DET_STACKS": str(stacks[rank])},
-                cwd=folder,
-                # Its own session: a Ctrl-C in the terminal is ours to pass on, once.
-                start_new_session=True,
-                # This process has one thread, so running code between fork and exec is safe.
-                preexec_fn=bind,
-            )
-            log = open(logs_folder / f"rank-{rank}.log", "ab", buffering=0)
+            own = {**environment, **place.environment(rank), "DET_STACKS": str(stacks[rank])}
+            process = start_rank(command, own, folder)
             alone = place.nodes * place.slots == 1
-            ranks.append(Rank(rank, process, log, outlets, b"" if alone else logs.prefix_of(rank)))
+            ranks.append(Rank(rank, process, record(rank), outlets, b"" if alone else logs.prefix_of(rank)))
     except OSError as error:
         for started in ranks:
             started.kill()

@@ -8,6 +8,7 @@ import re
 import select
 import stat
 import time
+from typing import Protocol
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_LINE = 1 << 20
@@ -84,6 +85,33 @@ class Tail:
 
     def _is_chained(self) -> bool:
         return any(line.strip() in _CHAINED for line in list(self._lines)[-2:])
+
+
+class Sink(Protocol):
+    """Where lines are shown."""
+
+    @property
+    def is_full(self) -> bool: ...
+
+    @property
+    def has_pending(self) -> bool: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def flush(self, patience_seconds: float) -> None: ...
+
+
+class Silence:
+    """Nobody looks on: whoever wants to know reads the log."""
+
+    is_full = False
+    has_pending = False
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def flush(self, patience_seconds: float) -> None:
+        pass
 
 
 class Outlet:

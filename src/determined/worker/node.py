@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -27,6 +27,7 @@ from determined.wire.node_spec import NodeSpec
 from determined.wire.outcome import Ending, Outcome
 from determined.worker import gang, logs, ports, processes, sweeper, watchdog
 from determined.worker.gang import Rank
+from determined.worker.log_file import LogFile
 
 # How long the other ranks have to write down what they know, once one has failed.
 _LAST_WORDS_SECONDS = 0.5
@@ -36,6 +37,7 @@ _LONGEST_TICK_SECONDS = 0.5
 _HOUSEKEEPING_SECONDS = 2.0
 _ONE_PRESS_SECONDS = 0.3
 _SWEEP_SECONDS = 2.0
+_LONGEST_DETAIL = 8 << 10
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
 
 
@@ -58,21 +60,46 @@ def run(
 
 
 class Node:
-    """One run of the node process: attempts, until one ends well or no restart is left."""
+    """One run of the node process: attempts, until one ends well or no restart is left.
+
+    With a ``log``, what is printed goes there and nowhere else, and whoever made the node keeps the ending. ``lock``
+    is a descriptor that must stay open until everything is swept. ``on_start`` is called when the ranks have been
+    started: from then on there may be threads.
+    """
 
     def __init__(
-        self, spec: NodeSpec, command: Sequence[str], environ: Mapping[str, str], max_restarts: int = 0
+        self,
+        spec: NodeSpec,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        max_restarts: int = 0,
+        *,
+        log: LogFile | None = None,
+        logs_folder: pathlib.Path | None = None,
+        scratch: pathlib.Path | None = None,
+        lock: int | None = None,
+        start_rank: gang.Start = gang.start_cold,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
         self.command = list(command)
+        self.is_shell = False
         self.environ = dict(environ)
+        self.hook_environment: dict[str, str] = {}  # what a startup hook has exported
         self.max_restarts = max_restarts
-        self.logs_folder = spec.run_folder / "logs"
+        self.log = log
+        self.start_rank = start_rank
+        self.on_start = on_start
+        self.logs_folder = logs_folder or spec.run_folder / "logs"
         self.logs_folder.mkdir(parents=True, exist_ok=True)
-        self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="resolute-"))
+        if scratch is not None:
+            scratch.mkdir(mode=0o700, exist_ok=True)
+        self.scratch = scratch or pathlib.Path(tempfile.mkdtemp(prefix="resolute-"))
         self.marker = _marker(spec, environ)
-        self.household = processes.Household(self.marker, self.scratch)
-        self.outlets = [logs.Outlet(1), logs.Outlet(2)]
+        self.household = processes.Household(self.marker, self.scratch, lock)
+        self.outlets: list[logs.Sink] = (
+            [logs.Outlet(1), logs.Outlet(2)] if log is None else [logs.Silence(), logs.Silence()]
+        )
         self.stop = Stop(spec.grace_seconds)
         self._suffix = f"-node-{spec.node_rank}" if spec.nodes > 1 else ""
 
@@ -120,13 +147,28 @@ class Node:
         self.household.dissolve()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
+    def carry_marker(self, environment: dict[str, str]) -> None:
+        """Let whatever gets this environment be found when we end."""
+        environment[sweeper.VARIABLE] = self.marker
+
+    def record(self, rank: int) -> gang.Record:
+        """Where the lines of a rank are kept."""
+        if self.log is not None:
+            return gang.RankLines(self.log, rank)
+        return gang.RankFile(self.logs_folder / f"rank-{rank}.log")
+
     def say(self, text: str) -> None:
         """A line of our own, after what the ranks printed so far."""
+        if self.log is not None:
+            self.log.write(text.encode().split(b"\n"), rank=None, stdtype="stderr", source="node")
+            return
         self.outlets[1].write(f"{text}\n".encode())
         with contextlib.suppress(OSError), open(self.logs_folder / f"node{self._suffix}.log", "a") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n")
 
     def _write(self, ending: Ending) -> None:
+        if self.log is not None:
+            return
         with contextlib.suppress(OSError):  # A full disk has been complained about by whoever filled it.
             ending.write(self.logs_folder / f"outcome{self._suffix}.json")
 
@@ -141,14 +183,21 @@ def _given(spec: NodeSpec) -> Iterator[int]:
 
 
 class Stop:
-    """What signals asked for; the loop acts on it. The handler only writes things down."""
+    """What signals and orders asked for; the loop acts on it. Whoever asks only writes things down.
+
+    ``read_grace`` says, when there was a signal, how long the ranks may take; None: as long as they may anyway.
+    """
 
     def __init__(self, grace_seconds: float) -> None:
         self.grace_seconds = grace_seconds
+        self.read_grace: Callable[[], float | None] = lambda: None
         self.signal: int | None = None
         self.at_once = False
         self.suspend = False
+        self.replaced_because = ""
+        self._deadline: float | None = None
         self._asked_at = 0.0
+        self._look_again = False
 
     @property
     def is_asked(self) -> bool:
@@ -156,17 +205,41 @@ class Stop:
 
     @property
     def is_overdue(self) -> bool:
-        return self.is_asked and time.monotonic() - self._asked_at > self.grace_seconds
+        if self._look_again:
+            self._look_again = False
+            self._allow(self.read_grace())
+        return self._deadline is not None and time.monotonic() >= self._deadline
 
     def take(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if number == signal.SIGTSTP:
             self.suspend = True
-        elif self.signal is None:
+            return
+        if self.signal is None:
             self.signal = number
             self._asked_at = now
         elif number == signal.SIGINT and now - self._asked_at > _ONE_PRESS_SECONDS:
             self.at_once = True
+        self._look_again = True
+
+    def order(self, grace_seconds: float) -> None:
+        """Somebody wants the ranks to stop within so many seconds. Callable from any thread."""
+        self._allow(grace_seconds)
+        self.signal = self.signal or signal.SIGTERM
+
+    def replace(self, why: str) -> None:
+        """Somebody else has taken our place: the ranks must not go on. Callable from any thread."""
+        self.replaced_because = why
+
+    def _allow(self, grace_seconds: float | None) -> None:
+        # An order may follow another with less patience, never with more.
+        if grace_seconds is None and self._deadline is None:
+            grace_seconds = self.grace_seconds
+        if grace_seconds is None:
+            return
+        deadline = time.monotonic() + grace_seconds
+        if self._deadline is None or deadline < self._deadline:
+            self.grace_seconds, self._deadline = grace_seconds, deadline
 
 
 class Attempt:
@@ -179,14 +252,14 @@ class Attempt:
         self._household = node.household
         self._attempt = attempt
         self._oom_kills = _oom_kills()
-        self._told_to_stop = False
+        self._told_to_stop: set[int] = set()
         self._hung: str = ""
         self._culprit: int | None = None
         self._killed_because = ""
         self._place = gang.Place(
             nodes=spec.nodes,
             node_rank=spec.node_rank,
-            slots=spec.slots,
+            slots=spec.ranks or spec.slots,
             master_addr=spec.master_addr,
             master_port=port,
             gang_id=_gang_id(spec),
@@ -196,7 +269,7 @@ class Attempt:
         self._stacks = {rank: node.logs_folder / f"stacks-rank-{rank}.txt" for rank in self._place.ranks}
         for path in self._stacks.values():
             path.touch()
-        self._beats = beats.make(str(node.scratch / "beats"), spec.slots)
+        self._beats = beats.make(str(node.scratch / "beats"), self._place.slots)
         self._began = time.time()
         self._ranks: list[Rank] = []
 
@@ -208,15 +281,19 @@ class Attempt:
                 self._place,
                 self._environment(),
                 folder=spec.code_folder,
-                logs_folder=node.logs_folder,
                 stacks=self._stacks,
                 outlets=node.outlets,
+                record=node.record,
+                start_rank=node.start_rank,
             )
         self._household.watch({rank.pid for rank in self._ranks})
+        node.on_start()
         with selectors.DefaultSelector() as selector:
             for rank in self._ranks:
                 for stream in rank.streams:
                     selector.register(stream.file, selectors.EVENT_READ, (rank, stream))
+                if rank.end is not None:
+                    selector.register(rank.end, selectors.EVENT_READ, (rank, None))
             self._watch(selector)
             self._take_down(selector)
         return self._conclude()
@@ -229,14 +306,14 @@ class Attempt:
             # By its folder: "latest" alone would mean the latest of all runs of this name.
             resume = str(spec.run_folder)
         spec.model_copy(update={"master_port": self._place.master_port, "latest_checkpoint": resume}).write(path)
-        environment = {**self._node.environ, **spec.environment}
+        environment = {**self._node.environ, **spec.environment, **self._node.hook_environment}
         # Output is for people to follow, and must not die with a rank that is killed.
         environment.setdefault("PYTHONUNBUFFERED", "1")
         environment |= {
             "DET_NODE_SPEC": str(path),
             "DET_BEATS": str(self._node.scratch / "beats"),
-            sweeper.VARIABLE: self._node.marker,
         }
+        self._node.carry_marker(environment)
         if resume is not None:
             environment["DET_LATEST_CHECKPOINT"] = resume
         return environment
@@ -271,6 +348,9 @@ class Attempt:
     def _obey_signals(self) -> bool:
         """Pass a wish to stop on to the ranks, once; whether the gang must be ended now."""
         stop = self._stop
+        if stop.replaced_because:
+            self._killed_because = stop.replaced_because
+            return True
         if stop.suspend:
             stop.suspend = False
             self._suspend()
@@ -278,14 +358,25 @@ class Attempt:
             self._killed_because = "stopped at once: it was interrupted twice"
             return True
         if stop.is_overdue:
-            self._killed_because = f"the ranks did not stop within {stop.grace_seconds:g} s and were killed"
+            self._killed_because = (
+                f"the ranks did not stop within {stop.grace_seconds:g} s and were killed"
+                if stop.grace_seconds
+                else "killed as asked"
+            )
             return True
-        if stop.is_asked and not self._told_to_stop:
-            self._told_to_stop = True
-            for rank in self._ranks:
-                if rank.is_alive:
-                    processes.signal_process(rank.pid, signal.SIGTERM)
+        if stop.is_asked:
+            for pid in self._to_be_told() - self._told_to_stop:
+                self._told_to_stop.add(pid)
+                processes.signal_process(pid, signal.SIGTERM)
         return False
+
+    def _to_be_told(self) -> set[int]:
+        """Who must hear of a wish to stop, each once."""
+        ranks = {rank.pid for rank in self._ranks if rank.is_alive}
+        if not self._node.is_shell:
+            return ranks
+        # A shell would leave its children alone and die; told one by one they end, and it ends with the last.
+        return {told for pid in ranks for told in processes.children_of(pid) or [pid]}
 
     def _suspend(self) -> None:
         """Ctrl-Z stops the ranks with us, and `fg` lets them go on."""
@@ -308,6 +399,9 @@ class Attempt:
             time.sleep(wait_seconds)  # They closed their outputs, and live.
         for key, _ in events:
             rank, stream = key.data
+            if stream is None:  # It has ended: no more than a reason to wake up.
+                selector.unregister(rank.end)
+                continue
             rank.read(stream)
             if stream.ended:
                 selector.unregister(stream.file)
@@ -338,8 +432,11 @@ class Attempt:
         while time.monotonic() < deadline:
             for rank in self._ranks:
                 rank.poll()
-            if not self._pump(selector, 0.02) and not any(rank.is_alive for rank in self._ranks):
+            is_alive = any(rank.is_alive for rank in self._ranks)
+            if not is_alive and all(stream.ended for rank in self._ranks for stream in rank.streams):
                 break
+            if not self._pump(selector, 0.02) and not is_alive:
+                break  # What is open is open in somebody else's hands.
         for rank in self._ranks:
             rank.finish()
         if left:
@@ -349,7 +446,10 @@ class Attempt:
 
     def _conclude(self) -> Ending:
         first = gang.first_to_fail(self._ranks)
-        if self._stop.is_asked and (self._killed_because or not first or first.exit_code == -signal.SIGTERM):
+        if self._stop.replaced_because:
+            self._node.say(self._stop.replaced_because)
+            return Ending(outcome=Outcome.LOST, exit_code=1, reason=self._stop.replaced_because)
+        if self._stop.is_asked and (self._killed_because or not first or first.exit_code in _AS_ASKED):
             return self._stopped(first)
         if self._hung:
             return Ending(outcome=Outcome.FAILED, exit_code=1, reason=self._hung, culprit=self._culprit)
@@ -388,7 +488,13 @@ class Attempt:
             self._node.say(f"\n{reason}; its output ends:\n{text}")
         else:
             self._node.say(f"\n{reason}; it printed nothing about it")
-        return Ending(outcome=outcome, exit_code=first.exit_status, reason=reason, culprit=first.rank)
+        return Ending(
+            outcome=outcome,
+            exit_code=first.exit_status,
+            reason=reason,
+            culprit=first.rank,
+            detail=_end_of(text),
+        )
 
     def _word_of_the_chief(self) -> Outcome | None:
         """How the run says it ended: only it knows whether it was done when it left."""
@@ -398,6 +504,8 @@ class Attempt:
         return _OUTCOMES.get(run.label.state)
 
 
+# How a process ends that was asked to stop and did not care to do it well; a shell says it in its own way.
+_AS_ASKED = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
 # What a run that ended well says of itself. One that ended as its own script asked has what it wanted.
 _OUTCOMES = {
     "completed": Outcome.COMPLETED,
@@ -426,6 +534,11 @@ def _has_checkpoint(run_folder: pathlib.Path) -> bool:
     except errors.DeterminedError:
         return False
     return True
+
+
+def _end_of(text: str) -> str:
+    """As much of a text as fits into an ending."""
+    return text.encode()[-_LONGEST_DETAIL:].decode(errors="ignore")
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -43,6 +43,14 @@ def dying_with_parent() -> Callable[[], None]:
     return bind
 
 
+def open_end(pid: int) -> int | None:
+    """A descriptor that becomes readable when a process ends; None where the system has none."""
+    try:
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    except OSError:
+        return None
+
+
 def signal_process(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
@@ -76,6 +84,14 @@ def state_of(pid: int) -> str:
     }.get(status, "S")
 
 
+def children_of(pid: int) -> list[int]:
+    """The living children of a process."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children() if state_of(child.pid)]
+    except psutil.Error:
+        return []
+
+
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal, so that sending it does not end the process."""
     try:
@@ -92,9 +108,11 @@ class Household:
     Must live in the thread that starts the ranks, since they die with that thread.
     """
 
-    def __init__(self, marker: str, folder: pathlib.Path) -> None:
+    def __init__(self, marker: str, folder: pathlib.Path, lock: int | None = None) -> None:
         self.marker = marker
         self._folder = folder
+        # Held by the sweepers too: while it is, there may be something left to sweep.
+        self._kept = [] if lock is None else [lock]
         self._sessions: set[int] = set()
         self._sweepers: list[subprocess.Popen[bytes]] = []
         self._not_ours = set(_descendants())
@@ -163,6 +181,7 @@ class Household:
             env={},
             cwd="/",
             start_new_session=True,
+            pass_fds=self._kept,
         )
         self._tell(process, self._sessions_line())
         return process

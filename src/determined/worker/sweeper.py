@@ -12,7 +12,8 @@ import signal
 import sys
 import time
 
-VARIABLE = "DET_ALLOCATION_ID"
+# Carried by everything a node process starts.
+VARIABLE = "DET_HOUSEHOLD"
 
 # Two looks that find nothing, so that a process which was being born during the first is seen by the second.
 _LOOKS = 2

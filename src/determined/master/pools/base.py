@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, Union
 
 from determined.master.scheduling import Node, Placement
 from determined.wire.node_spec import NodeSpec
 from determined.wire.outcome import Ending
+from determined.wire.reports import ReportBatch, Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,15 @@ class Pool(Protocol):
 
     def stop(self, allocation_id: str, grace_seconds: float) -> None:
         """Ask its processes to save and leave, and end them after the grace (0: at once). Again and unknown is fine."""
+
+    def unshipped(self, allocation_id: str, acknowledged: Mapping[Source, int]) -> Sequence[ReportBatch]:
+        """What a gang that has ended wrote down and did not ship: the lines of each spool after so many.
+
+        Each spool's batches are in order. Nothing for a spool that is not, or not any more, within reach.
+        """
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """From now on call this, from a thread of the pool's, whenever a gang may have ended. May never call it."""
 
     def engine_log(self, allocation_id: str) -> str:
         """What the engine itself has to say about a gang that would not start; for people."""

@@ -1,0 +1,106 @@
+"""How the local pool asks a starter (``determined.worker.starter``) for a node process, and sees that there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+_ANSWER_SECONDS = 2.0
+# A starter that does not come up is not tried again at once.
+_AGAIN_SECONDS = 30.0
+
+
+class Starters:
+    """The starters of this machine: a bare one at once, and one with torch for each interpreter that was wanted.
+
+    What a starter cannot do is nobody's loss: ``start`` says None, and the caller starts cold.
+    """
+
+    def __init__(self, folder: pathlib.Path, environ: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environ = dict(environ)
+        self._tried: dict[str, float] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def prepare(self, python: str) -> None:
+        """See that there will be starters, without waiting for them."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._bring_up(sys.executable, is_bare=True)
+        self._bring_up(python, is_bare=False)
+
+    def start(self, python: str | None, spec: pathlib.Path, output: pathlib.Path, lock: int) -> int | None:
+        """A node process from the starter of this interpreter, else from the bare one: its number, or None."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        wanted = [(python, False)] if python is not None else []
+        for interpreter, is_bare in [*wanted, (sys.executable, True)]:
+            pid = self._ask(self._socket(interpreter, is_bare), spec, output, lock)
+            if pid is not None:
+                return pid
+            self._bring_up(interpreter, is_bare=is_bare)
+        return None
+
+    def close(self) -> None:
+        """Starters serve the next master too, and leave by themselves; only our account of them ends."""
+        for process in self._processes:
+            process.poll()
+            process.returncode = process.returncode or 0  # Not ours to wait for.
+        self._processes.clear()
+
+    def _socket(self, python: str, is_bare: bool) -> pathlib.Path:
+        key = hashlib.sha256(f"{python}\0{is_bare}".encode()).hexdigest()[:16]
+        return self._folder / f"{key}.sock"
+
+    def _ask(self, address: pathlib.Path, spec: pathlib.Path, output: pathlib.Path, lock: int) -> int | None:
+        request = json.dumps({"spec": str(spec), "output": str(output), "environ": self._environ}).encode()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            try:
+                with _short(address) as name:
+                    connection.connect(name)
+                socket.send_fds(connection, [len(request).to_bytes(8, "big")], [lock])
+                connection.sendall(request)
+                answer = connection.recv(64)
+                return int(answer) if answer else None
+            except (OSError, ValueError):
+                return None
+
+    def _bring_up(self, python: str, *, is_bare: bool) -> None:
+        self._processes = [process for process in self._processes if process.poll() is None]
+        address = self._socket(python, is_bare)
+        now = time.monotonic()
+        if now - self._tried.get(address.name, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
+            return
+        self._tried[address.name] = now
+        environ = {name: value for name, value in self._environ.items() if name != "OMP_NUM_THREADS"}
+        # Room for the marker of a household: a forked process shows what it was started with.
+        environ["DET_HOUSEHOLD"] = "-" * 200
+        with contextlib.suppress(OSError):
+            self._processes.append(
+                subprocess.Popen(
+                    [python, "-m", "determined.worker.starter", str(address), *(["--bare"] if is_bare else [])],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=environ,
+                    cwd=self._folder,
+                    start_new_session=True,
+                )
+            )
+
+
+@contextlib.contextmanager
+def _short(path: pathlib.Path):  # type: ignore[no-untyped-def]
+    """A name for a socket that fits where only 107 bytes do, however long its folder's is."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
