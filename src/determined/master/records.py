@@ -322,3 +322,4 @@ class Template:
     name: str
     config: dict[str, Any]
     workspace_id: int | None
+    user_id: int | None = None

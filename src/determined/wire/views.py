@@ -365,6 +365,16 @@ class TemplateView(View):
     name: str
     config: dict[str, Any]
     workspace_id: int | None = None
+    user_id: int | None = None
+
+
+class ContextView(View):
+    """Submitted code, known by the hash of its archive."""
+
+    sha256: str
+    size: int
+    file_count: int = 0
+    created_at: float = 0.0
 
 
 class Created(View):

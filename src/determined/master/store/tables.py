@@ -455,4 +455,5 @@ templates = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("config", Document, nullable=False),
     sa.Column("workspace_id", sa.ForeignKey("workspaces.id")),
+    sa.Column("user_id", sa.ForeignKey("users.id", ondelete="SET NULL")),
 )
