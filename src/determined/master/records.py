@@ -108,6 +108,7 @@ class Experiment:
     smaller_is_better: bool
     resource_pool: str
     slots_per_trial: int
+    single_node: bool
     priority: int | None
     weight: float
     max_slots: int | None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import sqlalchemy as sa
 
 from determined.master.store import tables
@@ -9,6 +12,16 @@ from determined.master.store.database import Tx
 from determined.wire.views import Change
 
 _table = tables.changes
+
+
+def record(tx: Tx, noun: str, ids: Iterable[object], experiment_id: int | None = None, **fields: Any) -> None:
+    """Tell whoever watches that many things have changed in the same way."""
+    rows = [
+        {"time": tx.now, "noun": noun, "id": str(id), "experiment_id": experiment_id, "fields": fields} for id in ids
+    ]
+    if rows:
+        tx.has_changes = True
+        tx.execute(sa.insert(_table), rows)
 
 
 def after(tx: Tx, seq: int, limit: int = 1000) -> list[Change]:

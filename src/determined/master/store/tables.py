@@ -144,6 +144,7 @@ experiments = sa.Table(
     _flag("smaller_is_better", True),
     _text("resource_pool"),
     sa.Column("slots_per_trial", sa.Integer, nullable=False, default=1),
+    _flag("single_node"),  # all slots of a trial on one machine
     sa.Column("priority", sa.Integer),
     sa.Column("weight", sa.Float(53), nullable=False, default=1.0),
     sa.Column("max_slots", sa.Integer),

@@ -183,12 +183,16 @@ def waiting_for_copy(tx: Tx, experiment_id: int, number: int) -> list[tuple[int,
     return [(trial_id, steps) for trial_id, steps in found]
 
 
-def validations(tx: Tx, trial_id: int, up_to: int | None = None) -> list[tuple[int, dict[str, Any]]]:
-    """Steps and metrics of a trial's validations, in order."""
+def validations(
+    tx: Tx, trial_id: int, up_to: int | None = None, at: int | None = None
+) -> list[tuple[int, dict[str, Any]]]:
+    """Steps and metrics of a trial's validations, in order: all, those ``up_to`` some steps, or the one ``at`` them."""
     metrics = tables.metrics
     query = sa.select(metrics.c.steps_completed, metrics.c.metrics).where(
         metrics.c.trial_id == trial_id, metrics.c.group == "validation"
     )
     if up_to is not None:
         query = query.where(metrics.c.steps_completed <= up_to)
+    if at is not None:
+        query = query.where(metrics.c.steps_completed == at)
     return [(steps, tables.decode(text)) for steps, text in tx.execute(query.order_by(metrics.c.steps_completed))]
