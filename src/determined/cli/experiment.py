@@ -54,7 +54,8 @@ def create(
         bool, typer.Option("--local", help="Run all of it here and now, without a master; with --test one batch.")
     ] = False,
     slots: Annotated[
-        int | None, typer.Option("--slots", help="With --local: use so many slots; default: all GPUs, else cores.", min=1)
+        int | None,
+        typer.Option("--slots", help="With --local: use so many slots; default: all GPUs, else cores.", min=1),
     ] = None,
 ) -> None:
     """Check a configuration, send it with the code, and start it."""
@@ -69,9 +70,7 @@ def create(
             raise typer.Exit(local_search.test(wanted, checked))
         raise typer.Exit(local_search.create(wanted, checked, context.find_root().obj.environ, slots))
     master = session.master(context)
-    made = submit.create(
-        master, wanted, template=template, project_id=project_id, paused=paused, test=test
-    )
+    made = submit.create(master, wanted, template=template, project_id=project_id, paused=paused, test=test)
     print(f"Created experiment {made.id}", flush=True)
     if follow or test:
         from determined.cli import follow as following
@@ -89,7 +88,9 @@ def continue_experiment(
     ] = None,
     overrides: terms.Overrides = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Watch it to its end.")] = False,
-    local: Annotated[bool, typer.Option("--local", help="Go on with a search that was run with `create --local`.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Go on with a search that was run with `create --local`.")
+    ] = False,
     slots: Annotated[int | None, typer.Option("--slots", help="With --local: use so many slots.", min=1)] = None,
 ) -> None:
     """Train an experiment on that has ended: from its latest checkpoints, with changes if you like."""
@@ -191,7 +192,9 @@ def list_experiments(
     show_project: Annotated[
         bool, typer.Option("--show-project", "--show_project", help="Show workspaces and projects.")
     ] = False,
-    sort_by: Annotated[str, typer.Option("--sort-by", help="id, name, state, progress, created_at, ended_at, ...")] = "id",
+    sort_by: Annotated[
+        str, typer.Option("--sort-by", help="id, name, state, progress, created_at, ended_at, ...")
+    ] = "id",
     ascending: Annotated[bool, typer.Option("--asc", help="Smallest first.")] = False,
     limit: terms.Limit = 200,
     offset: terms.Offset = 0,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import typer
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from determined import errors
 from determined.cli import logs, render
@@ -16,6 +14,8 @@ from determined.cli.live import Board, Entry
 if TYPE_CHECKING:
     from determined.client.master import Master
     from determined.wire.views import ExperimentView, TrialView
+
+Seen = TypeVar("Seen")
 
 ENDED = frozenset(("COMPLETED", "CANCELED", "ERROR", "DELETED", "DELETE_FAILED"))
 _POLL_SECONDS = 0.5
@@ -38,9 +38,7 @@ def trial(master: Master, trial_id: int, wanted: logs.Wanted, form: render.Forma
     try:
         logs.follow(master, f"trial-{trial_id}", wanted, form)
     except KeyboardInterrupt:
-        raise logs.detached(
-            f"Trial {trial_id}", f"det t logs -f {trial_id}", f"det t kill {trial_id}"
-        ) from None
+        raise logs.detached(f"Trial {trial_id}", f"det t logs -f {trial_id}", f"det t kill {trial_id}") from None
 
 
 def wait(master: Master, experiment_id: int, seconds: float = _POLL_SECONDS) -> ExperimentView:
@@ -98,7 +96,7 @@ def conclude(master: Master, view: ExperimentView, trials: Sequence[TrialView]) 
     print(f"Experiment {view.id} {view.state.lower()}{took}", flush=True)
     bad = [each for each in trials if each.state == "ERROR"]
     for each in bad[:_MOST_BAD]:
-        print(f"trial {each.id}: {render.lines(each.error or "failed")}", file=sys.stderr)
+        print(f"trial {each.id}: {render.lines(each.error or 'failed')}", file=sys.stderr)
         print(f"  its log: det t logs {each.id}", file=sys.stderr)
     if len(bad) > _MOST_BAD:
         print(f"and {len(bad) - _MOST_BAD} more failed: det e list-trials {view.id}", file=sys.stderr)
@@ -131,7 +129,7 @@ class _LogReader:
                 break
 
 
-def _looks(look: Any, seconds: float, board: Board | None = None) -> Iterator[Any]:
+def _looks(look: Callable[[], Seen], seconds: float, board: Board | None = None) -> Iterator[Seen]:
     """What is seen again and again; a master that goes away is waited for."""
     is_away = False
     pause = threading.Event()

@@ -57,7 +57,8 @@ class Verb(NamedTuple):
 
     name: str
     function: Callable[..., None]
-    is_hidden: bool
+    is_hidden: bool = False
+    takes_the_rest: bool = False  # everything after its first argument, options included, is its arguments
 
 
 class NounApp:
@@ -78,12 +79,12 @@ def noun_app(says: str) -> NounApp:
     return NounApp(says)
 
 
-def verb(app: NounApp, name: str, *others: str) -> Callable[[Function], Function]:
+def verb(app: NounApp, name: str, *others: str, takes_the_rest: bool = False) -> Callable[[Function], Function]:
     """Make a function a verb of a noun, under its name and, unlisted, under others."""
 
     def add(function: Function) -> Function:
-        app.verbs.append(Verb(name, function, False))
-        app.verbs.extend(Verb(other, function, True) for other in others)
+        app.verbs.append(Verb(name, function, takes_the_rest=takes_the_rest))
+        app.verbs.extend(Verb(other, function, is_hidden=True) for other in others)
         return function
 
     return add
@@ -147,7 +148,7 @@ class Verbs(Group):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for each in self._app.verbs:
             if each.name == cmd_name:
-                return _command(cmd_name, each.function)
+                return _command(cmd_name, each.function, each.takes_the_rest)
         below = self._app.nouns.get(cmd_name)
         return Verbs(cmd_name, below) if below is not None else None
 
@@ -165,9 +166,9 @@ def load(noun: Noun) -> Any:
     return Verbs(noun.name, found) if isinstance(found, NounApp) else _command(noun.name, found)
 
 
-def _command(name: str, function: Callable[..., None]) -> Any:
+def _command(name: str, function: Callable[..., None], takes_the_rest: bool = False) -> Any:
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
-    single.command(name)(function)
+    single.command(name, context_settings={"allow_interspersed_args": not takes_the_rest})(function)
     return typer.main.get_command(single)
 
 

@@ -69,6 +69,17 @@ def document(value: Any, form: Format) -> None:
         print(_json(value, indent=2))
 
 
+def record(value: Row, fields: Sequence[str], form: Format) -> None:
+    """Print one thing: some fields of it for people, all of it for programs."""
+    if form is Format.TABLE:
+        shown = [(field.replace("_", " "), _cell(value.get(field))) for field in fields]
+        facts([(name, text) for name, text in shown if text])
+    elif form is Format.CSV:
+        listing([value], fields, form)
+    else:
+        document(value, form)
+
+
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values, one pair on a line, the values in a column."""
     clean = [(plain(name), plain(value)) for name, value in pairs]
@@ -144,6 +155,18 @@ def age(seconds_since_epoch: float, now: float | None = None) -> str:
             count = int(seconds // length)
             return f"{count} {unit}{'s' if count > 1 else ''} ago"
     return "just now"
+
+
+def until(seconds_since_epoch: float, now: float | None = None) -> str:
+    """How far off something is, to one unit."""
+    seconds = seconds_since_epoch - (time.time() if now is None else now)
+    if seconds <= 0:
+        return "over"
+    for length, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"in {count} {unit}{'s' if count > 1 else ''}"
+    return "in a moment"
 
 
 def _fit(widths: list[int], room: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from determined.client.master import Master
 
 
+_USUAL_PORT = 8080
+
+
 def master(context: typer.Context) -> Master:
     """The master that was named (-m, DET_MASTER), else the one of this machine, which is started if it has to be."""
     # What speaks HTTP is not worth its import for --help.
@@ -25,8 +29,18 @@ def master(context: typer.Context) -> Master:
     around = surroundings(context)
     if settings.master:
         return Master(settings.master, _token(around, settings.master, settings.user))
-    local = autostart.find_or_start(around, settings.environ, _tell_of_start)
+    local = autostart.find_or_start(around, _on_a_free_port(settings.environ), _tell_of_start)
     return Master(local.url, _token(around, local.url, settings.user, local))
+
+
+def address(context: typer.Context) -> str:
+    """Where the master is that was named, else the one of this machine, which is started if it has to be."""
+    from determined.client import autostart
+
+    settings = context.find_root().obj
+    if settings.master:
+        return str(settings.master)
+    return autostart.find_or_start(surroundings(context), _on_a_free_port(settings.environ), _tell_of_start).url
 
 
 def surroundings(context: typer.Context) -> Surroundings:
@@ -77,6 +91,21 @@ def _token(around: Surroundings, url: str, user: str | None, local: LocalMaster 
     if user and Master(url, local.token).me().username != user:
         raise errors.Unauthenticated(f"{user} is not signed in at {url}; sign in with: det user login {user}")
     return local.token
+
+
+def _on_a_free_port(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """For a master that nobody asked for: if somebody else has the usual port, it takes another."""
+    import socket
+
+    if environ.get("DET_MASTER_PORT") or environ.get("DET_MASTER_CONFIG"):
+        return environ
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", _USUAL_PORT))
+        except OSError:
+            return {**environ, "DET_MASTER_PORT": "0"}
+    return environ
 
 
 def _tell_of_start(text: str) -> None:

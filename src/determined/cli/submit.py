@@ -59,9 +59,7 @@ def read(path: pathlib.Path) -> str:
         raise errors.InvalidConfigurationException(f"{path} cannot be read as text: {error}") from None
 
 
-def checked(
-    wanted: Submission, text: str | None = None, defaults: Mapping[str, Any] | None = None
-) -> ExperimentConfig:
+def checked(wanted: Submission, text: str | None = None, defaults: Mapping[str, Any] | None = None) -> ExperimentConfig:
     """The configuration; raises InvalidConfigurationException with every mistake, before anything is sent."""
     from determined import config
 
@@ -134,9 +132,7 @@ def fork(master: Master, old: ExperimentView, overrides: Sequence[str], paused: 
     return made.experiment
 
 
-def send_code(
-    master: Master, folder: pathlib.Path | None, includes: Sequence[pathlib.Path] = ()
-) -> str | None:
+def send_code(master: Master, folder: pathlib.Path | None, includes: Sequence[pathlib.Path] = ()) -> str | None:
     """Pack a folder and hand it over, unless the master has it already; None when there is nothing to send."""
     from determined.client import context
 
