@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
+
+from tests import masters
 
 # One torch thread: the suite runs two processes on two cores, and sums must not depend on how many there are.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -37,6 +40,16 @@ hypothesis.settings.load_profile("suite")
 def runs_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs started outside a single test's fixtures land in pytest's folder, not in the user's data folder."""
     os.environ["DET_RUNS_DIR"] = str(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def masters_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test that forgets to name a place for its master, or its credentials, does not find the user's."""
+    place = tmp_path_factory.mktemp("masters")
+    os.environ["DET_MASTER_DIR"] = str(place / "master")
+    os.environ["XDG_CONFIG_HOME"] = str(place / "config")
+    with masters.stopped_afterwards(place / "master"):
+        yield
 
 
 @pytest.fixture(autouse=True)

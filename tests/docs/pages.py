@@ -165,6 +165,8 @@ class Page:
         """The reader's shell: our Python first on the path, runs kept below the page's folder, plain output."""
         here = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         ours = {"PATH": here, "REPO": str(ROOT), "DET_RUNS_DIR": str(self.folder / "runs"), "NO_COLOR": "1"}
+        ours["DET_MASTER_DIR"] = str(self.folder / "master")
+        ours["XDG_CONFIG_HOME"] = str(self.folder / "config")
         plain = {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
         return {**os.environ, **ours, **plain}
 

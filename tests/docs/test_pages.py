@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from tests import masters
 from tests.docs import pages
 
 ALL = pages.paths()
@@ -17,7 +18,8 @@ def name_of(path: pathlib.Path) -> str:
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)
 def test_page_does_what_it_says(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    pages.Page(path.read_text(), name_of(path), tmp_path).follow()
+    with masters.stopped_afterwards(tmp_path / "master"):
+        pages.Page(path.read_text(), name_of(path), tmp_path).follow()
 
 
 @pytest.mark.parametrize("path", ALL, ids=name_of)
