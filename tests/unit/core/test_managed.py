@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import signal
@@ -15,72 +14,13 @@ from determined import core, errors
 from determined.core.run_folder import RunFolder
 from determined.storage.folder import FolderStorage
 from determined.wire import reports
-from determined.wire.node_spec import MasterSpec, NodeSpec, TrialSpec
-
-
-class Master:
-    """Writes NodeSpecs as a master would, one for each attempt, and reads what the attempts wrote."""
-
-    def __init__(self, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.run_folder = folder / "runs" / "trial-7"
-        self.storage = folder / "checkpoints"
-        self._monkeypatch = monkeypatch
-        self._epoch = 0
-        (folder / "code").mkdir()
-        (folder / "code" / "train.py").write_text("print(1)\n")
-
-    def assign(self, config: dict[str, Any] | None = None, task_type: str = "TRIAL", **trial: Any) -> None:
-        """The next attempt."""
-        self._epoch += 1
-        latest = trial.pop("latest_checkpoint", None)
-        self.allocation = self.folder / "allocations" / f"trial-7.{self._epoch}"
-        self.allocation.mkdir(parents=True)
-        spec = NodeSpec(
-            name="digits",
-            run_id="trial-7",
-            run_folder=self.run_folder,
-            code_folder=self.folder / "code",
-            config={"name": "digits", **(config or {})},
-            trial=TrialSpec(trial_id=7, experiment_id=3, **{"seed": 11, "hparams": {"lr": 0.5}, **trial})
-            if task_type == "TRIAL"
-            else None,
-            latest_checkpoint=latest,
-            master=MasterSpec(
-                url="http://127.0.0.1:9",
-                cluster_id="here",
-                session_token="secret",
-                allocation_id=f"trial-7.{self._epoch}",
-                run_epoch=self._epoch,
-                task_id="trial-7",
-                task_type=task_type,
-                slot_ids=[0],
-            ),
-            allocation_folder=self.allocation,
-            checkpoint_storage={"type": "directory", "container_path": str(self.storage)},
-        )
-        spec.write(self.allocation / "spec.json")
-        self._monkeypatch.setenv("DET_NODE_SPEC", str(self.allocation / "spec.json"))
-
-    @property
-    def raw(self) -> list[dict[str, Any]]:
-        spool = self.allocation / "chief.spool"
-        return [json.loads(line) for line in spool.read_text().splitlines()] if spool.exists() else []
-
-    @property
-    def heard(self) -> list[Any]:
-        """What this attempt said, as the master reads it."""
-        text = json.dumps({"run_epoch": 1, "source": "chief", "first": 0, "reports": self.raw})
-        return list(reports.ReportBatch.model_validate_json(text).reports)
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [report for report in self.heard if isinstance(report, kind)]
+from tests.unit.core.paper_master import PaperMaster
 
 
 @pytest.fixture
-def master(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Master:
+def master(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> PaperMaster:
     (tmp_path / "state").mkdir()
-    return Master(tmp_path / "state", monkeypatch)
+    return PaperMaster(tmp_path / "state", monkeypatch)
 
 
 def train(context: core.Context, start: int, stop: int) -> str:
@@ -94,7 +34,7 @@ def train(context: core.Context, start: int, stop: int) -> str:
     return storage_id
 
 
-def test_a_trial_says_everything_once_and_in_order(master: Master) -> None:
+def test_a_trial_says_everything_once_and_in_order(master: PaperMaster) -> None:
     master.assign({"searcher": {"metric": "acc", "smaller_is_better": False}})
     with core.init() as context:
         assert (context.hparams, context.seed, context.steps_completed) == ({"lr": 0.5}, 11, 0)
@@ -121,7 +61,7 @@ def test_a_trial_says_everything_once_and_in_order(master: Master) -> None:
     assert len(list(run.rows("training"))) == 20
 
 
-def test_the_master_decides_what_is_deleted(master: Master) -> None:
+def test_the_master_decides_what_is_deleted(master: PaperMaster) -> None:
     master.assign({"searcher": {"metric": "acc", "smaller_is_better": False}})
     with core.init() as context:
         context.keep_by_policy()
@@ -132,7 +72,7 @@ def test_the_master_decides_what_is_deleted(master: Master) -> None:
     assert [report.uuid for report in master.of(reports.CheckpointGoneReport)] == [gone]
 
 
-def test_a_trial_goes_on_where_the_master_says(master: Master) -> None:
+def test_a_trial_goes_on_where_the_master_says(master: PaperMaster) -> None:
     master.assign()
     with core.init() as context:
         cut = train(context, 0, 10)
@@ -152,7 +92,7 @@ def test_a_trial_goes_on_where_the_master_says(master: Master) -> None:
     assert [row["steps_completed"] for row in run.rows("training")] == list(range(1, 21))
 
 
-def test_a_trial_without_a_checkpoint_begins_anew(master: Master) -> None:
+def test_a_trial_without_a_checkpoint_begins_anew(master: PaperMaster) -> None:
     master.assign()
     with core.init() as context:
         train(context, 0, 5)
@@ -164,7 +104,7 @@ def test_a_trial_without_a_checkpoint_begins_anew(master: Master) -> None:
     assert run is not None and [row["steps_completed"] for row in run.rows()] == [1, 2, 3]
 
 
-def test_a_trial_may_begin_with_the_weights_of_another(master: Master) -> None:
+def test_a_trial_may_begin_with_the_weights_of_another(master: PaperMaster) -> None:
     other = FolderStorage(master.storage).begin()
     (other.path / "metadata.json").write_text('{"steps_completed": 50}')
     other.publish()
@@ -178,20 +118,20 @@ def test_a_trial_may_begin_with_the_weights_of_another(master: Master) -> None:
         assert run is not None and [row["steps_completed"] for row in run.rows()] == [1, 2, 3]
 
 
-def test_a_checkpoint_that_is_not_there(master: Master) -> None:
+def test_a_checkpoint_that_is_not_there(master: PaperMaster) -> None:
     master.assign(latest_checkpoint="0f0f0f0f-0000-4000-8000-000000000000", steps_completed=10)
     with pytest.raises(errors.CheckpointNotFound, match="0f0f0f0f"):
         core.init()
 
 
-def test_the_search_has_the_last_word_about_hyperparameters(master: Master) -> None:
+def test_the_search_has_the_last_word_about_hyperparameters(master: PaperMaster) -> None:
     master.assign(hparams={"lr": 0.1})
     with core.init(hparams={"lr": 9, "width": 3}, config={"name": "mine"}) as context:
         assert context.hparams == {"lr": 0.1, "width": 3}
         assert context.config == {"name": "digits"}
 
 
-def test_asked_to_stop_it_says_that_it_is_not_done(master: Master) -> None:
+def test_asked_to_stop_it_says_that_it_is_not_done(master: PaperMaster) -> None:
     master.assign()
     with core.init() as context:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -201,7 +141,7 @@ def test_asked_to_stop_it_says_that_it_is_not_done(master: Master) -> None:
     assert run is not None and run.label.state == "interrupted"
 
 
-def test_hyperparameters_that_are_not_worth_it(master: Master) -> None:
+def test_hyperparameters_that_are_not_worth_it(master: PaperMaster) -> None:
     master.assign()
     with pytest.raises(SystemExit) as left, core.init():
         raise det.InvalidHP("lr is too large")
@@ -211,7 +151,7 @@ def test_hyperparameters_that_are_not_worth_it(master: Master) -> None:
     ]
 
 
-def test_progress_is_not_written_for_every_call(master: Master) -> None:
+def test_progress_is_not_written_for_every_call(master: PaperMaster) -> None:
     master.assign()
     with core.init() as context:
         for step in range(5000):
@@ -220,7 +160,7 @@ def test_progress_is_not_written_for_every_call(master: Master) -> None:
     assert said[-1].progress == 1.0 and len(said) < 100
 
 
-def test_a_checkpoint_without_steps_is_of_the_last_report(master: Master) -> None:
+def test_a_checkpoint_without_steps_is_of_the_last_report(master: PaperMaster) -> None:
     master.assign()
     with core.init() as context:
         context.train.report_training_metrics(33, {"loss": 1.0})
@@ -239,7 +179,7 @@ def test_a_checkpoint_without_steps_is_of_the_last_report(master: Master) -> Non
     ],
 )
 def test_operations_go_up_to_the_target(
-    master: Master, max_length: dict[str, int] | None, target: dict[str, Any], lengths: tuple[int, float]
+    master: PaperMaster, max_length: dict[str, int] | None, target: dict[str, Any], lengths: tuple[int, float]
 ) -> None:
     master.assign({"searcher": {"max_length": max_length}} if max_length else {}, **target)
     with core.init() as context:
@@ -249,7 +189,7 @@ def test_operations_go_up_to_the_target(
     assert master.of(reports.ProgressReport)[-1].progress == pytest.approx(lengths[1])
 
 
-def test_a_job_that_trains_nothing_leaves_nothing(master: Master) -> None:
+def test_a_job_that_trains_nothing_leaves_nothing(master: PaperMaster) -> None:
     master.assign({"data": {"url": "here"}}, task_type="JOB")
     with core.init() as context:
         assert context.info is not None and context.info.user_data == {"url": "here"}
@@ -260,7 +200,7 @@ def test_a_job_that_trains_nothing_leaves_nothing(master: Master) -> None:
     assert left <= {"run.json", ".lock", "config.json"}
 
 
-def test_a_job_goes_on_from_what_it_saved(master: Master) -> None:
+def test_a_job_goes_on_from_what_it_saved(master: PaperMaster) -> None:
     master.assign(task_type="JOB")
     with core.init() as context, context.checkpoint.store_path({"steps_completed": 4}) as (_, storage_id):
         pass
