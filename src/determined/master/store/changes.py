@@ -20,7 +20,7 @@ def record(tx: Tx, noun: str, ids: Iterable[object], experiment_id: int | None =
         {"time": tx.now, "noun": noun, "id": str(id), "experiment_id": experiment_id, "fields": fields} for id in ids
     ]
     if rows:
-        tx.has_changes = True
+        tx.has_changes = tx.has_moves = True
         tx.execute(sa.insert(_table), rows)
 
 

@@ -30,6 +30,10 @@ T = TypeVar("T")
 # So many changes at most are committed together: nobody waits long for the first of them.
 _GROUP = 500
 
+# What the queue is made of, and what of it makes no difference to who runs.
+_MOVING = {"experiment", "trial", "task", "allocation", "job", "agent"}
+_MEASURES = {"progress", "steps_completed", "status", "best_metric", "best_trial_id"}
+
 
 class Tx:
     """A transaction. ``now`` is the time of everything that happens in it.
@@ -43,6 +47,7 @@ class Tx:
         self.now = now
         self.memory: dict[Any, Any] = {} if memory is None else memory
         self.has_changes = False
+        self.has_moves = False  # whether something may start, or must stop, because of it
         self._undo: list[Callable[[], object]] = []
 
     def undo(self, action: Callable[[], object]) -> None:
@@ -71,6 +76,7 @@ class Tx:
     def changed(self, noun: str, id: object, experiment_id: int | None = None, **fields: Any) -> None:
         """Tell whoever watches that something is different now; part of the transaction."""
         self.has_changes = True
+        self.has_moves = self.has_moves or (noun in _MOVING and not (fields and fields.keys() <= _MEASURES))
         self.connection.execute(
             sa.insert(tables.changes),
             {"time": self.now, "noun": noun, "id": str(id), "experiment_id": experiment_id, "fields": fields},
@@ -86,6 +92,7 @@ class Database:
         self.engine = engine
         self.clock = clock
         self._watchers: list[Callable[[], None]] = [on_change] if on_change else []
+        self._move_watchers: list[Callable[[], None]] = []
         self._queue: queue.SimpleQueue[tuple[Callable[[Tx], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
         self._memory: dict[Any, Any] = {}
@@ -95,6 +102,10 @@ class Database:
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call this, on the write thread, after every commit in which ``Tx.changed`` was called."""
         self._watchers.append(watcher)
+
+    def watch_moves(self, watcher: Callable[[], None]) -> None:
+        """The same, only when something may start or must stop because of what changed."""
+        self._move_watchers.append(watcher)
 
     # Changes.
 
@@ -154,7 +165,7 @@ class Database:
     def _write_group(self, group: list[tuple[Callable[[Tx], Any], Future[Any]]]) -> None:
         results: list[tuple[Future[Any], Any, BaseException | None]] = []
         transactions: list[Tx] = []
-        has_changes = False
+        has_changes = has_moves = False
         try:
             with self.engine.connect() as connection, connection.begin():
                 for change, future in group:
@@ -166,6 +177,7 @@ class Database:
                         with connection.begin_nested():
                             results.append((future, change(tx), None))
                             has_changes = has_changes or tx.has_changes
+                        has_moves = has_moves or tx.has_moves
                     except sa.exc.OperationalError:
                         raise  # the database itself: nothing of the group can be relied on
                     except BaseException as error:
@@ -184,9 +196,8 @@ class Database:
                 future.set_exception(failure)
             else:
                 future.set_result(result)
-        if has_changes:
-            for watcher in self._watchers:
-                watcher()
+        for watcher in (*(self._watchers if has_changes else ()), *(self._move_watchers if has_moves else ())):
+            watcher()
 
 
 class StoreUnavailable(errors.DeterminedError):

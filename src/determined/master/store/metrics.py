@@ -132,6 +132,25 @@ def delete(tx: Tx, trial_id: int) -> None:
     series.delete(tx, trial_id)
 
 
+def delete_some(tx: Tx, trial_id: int, limit: int) -> int:
+    """Delete some of the rows of a trial, and tell how many; for one that has very many. Its series go separately."""
+    some = (
+        sa.select(_metrics.c.group, _metrics.c.steps_completed)
+        .where(_metrics.c.trial_id == trial_id)
+        .order_by(_metrics.c.group, _metrics.c.steps_completed)
+        .offset(limit - 1)
+        .limit(1)
+    )
+    end = tx.execute(some).one_or_none()
+    rest = sa.delete(_metrics).where(_metrics.c.trial_id == trial_id)
+    if end is not None:
+        group, steps = end
+        rest = rest.where(
+            (_metrics.c.group < group) | ((_metrics.c.group == group) & (_metrics.c.steps_completed <= steps))
+        )
+    return tx.execute(rest).rowcount
+
+
 def _in_order(rows: Sequence[Row]) -> Sequence[Row]:
     """By steps, each steps once; later reports win where two have the same metric."""
     steps = [row.steps for row in rows]
