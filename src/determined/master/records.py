@@ -181,6 +181,7 @@ class Trial:
     latest_checkpoint: str | None
     source_checkpoint: str | None
     searched_steps: int
+    held_steps: int | None
     best_metric: float | None
     best_step: int | None
     exit: str | None

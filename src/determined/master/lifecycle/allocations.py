@@ -185,6 +185,11 @@ def _rewind(tx: Tx, trial: Trial) -> str | None:
     trial_changes.rewind_best(tx, trial, steps)
     uuid = checkpoint.uuid if checkpoint else None
     trials.update(tx, trial.id, latest_checkpoint=uuid, steps_completed=steps, summary_metrics=summary)
+    if trial.held_steps is not None:
+        if trial.held_steps <= steps:
+            trial_changes.feed_held(tx, trial.id)
+        else:
+            trials.update(tx, trial.id, held_steps=None)
     return uuid
 
 
@@ -225,6 +230,12 @@ def _end(tx: Tx, allocation: Allocation, ending: Ending) -> None:
 def _trial_exited(tx: Tx, trial: Trial, allocation: Allocation, ending: Ending) -> None:
     experiment = experiments.require(tx, trial.experiment_id)
     state = _trial_state(experiment, trial, allocation, ending.outcome)
+    if trial.held_steps is not None and (state.has_ended or state is TrialState.WAITING):
+        # There is no going back behind it any more. The search may extend the trial, or have enough of it.
+        trial_changes.feed_held(tx, trial.id)
+        trial = trials.require(tx, trial.id)
+        experiment = experiments.require(tx, trial.experiment_id)
+        state = _trial_state(experiment, trial, allocation, ending.outcome)
     values: dict[str, Any] = _after_loss(tx, trial.losses, ending.outcome)
     if ending.outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.INVALID_HP):
         values["error"] = _explain(ending, trial.error)

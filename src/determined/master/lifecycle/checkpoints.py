@@ -8,7 +8,7 @@ from typing import Any
 from determined import errors
 from determined.master.lifecycle.consequences import Turn
 from determined.master.lifecycle.retention_rules import Kept, Policy, keep
-from determined.master.lifecycle.trials import number
+from determined.master.lifecycle.trials import feed_held, number
 from determined.master.records import Allocation, Checkpoint, CheckpointState, Experiment
 from determined.master.store import checkpoints, experiments, trials
 from determined.master.store.database import Tx
@@ -57,6 +57,7 @@ def record(tx: Tx, allocation: Allocation, report: CheckpointReport) -> Checkpoi
         experiments.add(tx, experiment.id, checkpoint_count=1, checkpoint_size=size)
         tx.changed("trial", trial.id, experiment.id, latest_checkpoint=latest.uuid, steps_completed=steps)
         Turn(tx, experiment).resolve_copies(trial.number, has_let_go=False)
+        feed_held(tx, trial.id, up_to=report.steps_completed)
     return checkpoints.require(tx, report.uuid)
 
 
@@ -131,8 +132,15 @@ def deletable(tx: Tx, experiment_id: int, trial_id: int | None = None) -> list[s
         )
         referenced |= {row[0] for row in best}
         policy = Policy(0, policy.save_trial_best, policy.save_trial_latest)
+    if not experiment.state.has_ended and _may_copy(experiment):
+        referenced |= checkpoints.latest_of_experiment(tx, experiment_id)
     kept = keep(found, policy, experiment.smaller_is_better, referenced)
     return sorted(checkpoint.uuid for checkpoint in found if checkpoint.uuid not in kept)
+
+
+def _may_copy(experiment: Experiment) -> bool:
+    """Whether its search may still start a trial from the latest checkpoint of another, even of one that has ended."""
+    return experiment.searcher == "pbt" or ":" in experiment.searcher
 
 
 def policy_of(experiment: Experiment) -> Policy:

@@ -136,10 +136,10 @@ class Turn:
                 self._create(action)
             case Extend(trial=number, target=target):
                 self._extend(number, target)
-            case Stop(trial=number):
+            case Stop(trial=number, reason=reason):
                 trial = trials.by_number(self.tx, self.experiment.id, number)
                 if trial is not None and not trial.state.has_ended and not trial.wanted.is_final:
-                    trials.update(self.tx, trial.id, wanted=Wanted.ENOUGH)
+                    trials.update(self.tx, trial.id, wanted=Wanted.ENOUGH, status=reason or trial.status)
                     self.reconsider(dataclasses.replace(trial, wanted=Wanted.ENOUGH))
             case Finish(failure=failure):
                 self._finish(failure)

@@ -22,7 +22,7 @@ def feed_validation(tx: Tx, trial: Trial, metrics: Mapping[str, Any], steps: int
 
     Call it for each row of the group "validation" in the transaction that stores the row, in order of steps. The best
     values of the trial and of its experiment are kept; the search is told once of each validation, also when the trial
-    has gone back to a checkpoint and reports it again.
+    has gone back to a checkpoint and reports it again; of those of a trial with a target, when they have come to stay.
     """
     trial = trials.require(tx, trial.id)
     experiment = _with_metric(tx, experiments.require(tx, trial.experiment_id), metrics)
@@ -36,16 +36,38 @@ def feed_validation(tx: Tx, trial: Trial, metrics: Mapping[str, Any], steps: int
             if is_better(value, experiment.best_metric, experiment.smaller_is_better):
                 experiments.update(tx, experiment.id, best_trial_id=trial.id, best_metric=value)
                 tx.changed("experiment", experiment.id, experiment.id, best_trial_id=trial.id, best_metric=value)
-    is_news = steps > trial.searched_steps
-    if is_news:
-        values["searched_steps"] = steps
     trials.update(tx, trial.id, **values)
     tx.changed("trial", trial.id, experiment.id, best_metric=values.get("best_metric", trial.best_metric))
-    if is_news and not trial.exit_told:
-        turn = Turn(tx, experiments.require(tx, experiment.id))
-        turn.validated(trial, {**metrics, "batches": steps})
-        turn.settle()
+    if steps > trial.searched_steps and not trial.exit_told:
+        _feed_or_hold(tx, trial, steps)
     return trials.require(tx, trial.id)
+
+
+def feed_held(tx: Tx, trial_id: int, up_to: int | None = None) -> None:
+    """A validation that was held back has come to stay, if its steps are not more than ``up_to``: tell the search."""
+    trial = trials.require(tx, trial_id)
+    steps = trial.held_steps
+    if steps is None or (up_to is not None and steps > up_to):
+        return
+    trials.update(tx, trial_id, held_steps=None, searched_steps=max(steps, trial.searched_steps))
+    turn = Turn(tx, experiments.require(tx, trial.experiment_id))
+    for at, metrics in trials.validations(tx, trial_id, at=steps):
+        turn.validated(trial, {**metrics, "batches": at})
+    turn.settle()
+
+
+def _feed_or_hold(tx: Tx, trial: Trial, steps: int) -> None:
+    """Tell the search of a validation; one that may be the last before a target waits until it is saved, too.
+
+    What the search decides at a target (who goes on, who is copied) rests on the checkpoint that is made there. If the
+    trial were to fail before it is, it would have to get there again.
+    """
+    if trial.held_steps is not None and trial.held_steps < steps:
+        feed_held(tx, trial.id)
+    trials.update(tx, trial.id, held_steps=steps)
+    latest = checkpoints.latest_of_trial(tx, trial.id) if trial.target is not None else None
+    if trial.target is None or (latest is not None and latest.steps_completed >= steps):
+        feed_held(tx, trial.id)
 
 
 def record_progress(tx: Tx, trial_id: int, progress: float, steps_completed: int | None = None) -> None:

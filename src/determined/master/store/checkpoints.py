@@ -126,6 +126,15 @@ def latest_of_trial(tx: Tx, trial_id: int) -> Checkpoint | None:
     return rows.one(Checkpoint, tx.execute(ordered))
 
 
+def latest_of_experiment(tx: Tx, experiment_id: int) -> set[str]:
+    """The latest checkpoint of each trial of an experiment."""
+    trials = tables.trials
+    query = sa.select(trials.c.latest_checkpoint).where(
+        trials.c.experiment_id == experiment_id, trials.c.latest_checkpoint.is_not(None)
+    )
+    return {*tx.execute(query).scalars()}
+
+
 def set_metric(tx: Tx, trial_id: int, steps: int, value: float | None) -> None:
     """A trial's validation after so many steps is also that of its checkpoint of those steps."""
     tx.execute(

@@ -232,6 +232,7 @@ trials = sa.Table(
     sa.Column("latest_checkpoint", sa.Text),  # its own latest; where it goes on
     sa.Column("source_checkpoint", sa.Text),  # where it began: weights of another
     sa.Column("searched_steps", sa.BigInteger, nullable=False, default=-1),  # validations up to here were fed
+    sa.Column("held_steps", sa.BigInteger),  # of a validation that is fed when a checkpoint has made it last
     sa.Column("best_metric", sa.Float(53)),
     sa.Column("best_step", sa.BigInteger),
     sa.Column("exit", sa.Text),  # how it ended, in the search's words
