@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import importlib.util
 import ipaddress
 import logging
 import os
@@ -38,13 +37,14 @@ from determined.master.api import (
 from determined.master.api.doorkeeper import Doorkeeper, hash_of, new_token
 from determined.master.api.gate import Gate
 from determined.master.api.passwords import Attempts, Passwords
+from determined.master.engine.loop import Engine
 from determined.master.lifecycle import projects as project_lifecycle
 from determined.master.lifecycle import users as user_lifecycle
-from determined.master.pools.base import Pool
 from determined.master.pools.build import build_pools
 from determined.master.settings import Settings
 from determined.master.store import settings as remembered
-from determined.master.store.database import Database, Tx, make_engine, open_database
+from determined.master.store.database import Database, Tx, open_database
+from determined.master.store.migrate import migrate
 
 logger = logging.getLogger("determined.master")
 
@@ -73,19 +73,8 @@ for _name in (
     "allocations",
     "search",
 ):
-    if importlib.util.find_spec(f"determined.master.api.{_name}"):
+    with contextlib.suppress(ImportError):
         PARTS.append(importlib.import_module(f"determined.master.api.{_name}"))
-
-
-class _Idle:
-    """Stands in while there is no engine."""
-
-    def wake(self) -> None:
-        """Nothing to wake."""
-
-    async def run(self) -> None:
-        """Nothing to run."""
-        await asyncio.Event().wait()
 
 
 def create_app(settings: Settings, stop: Callable[[str], None] | None = None) -> FastAPI:
@@ -140,7 +129,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.pools = pools = build_pools(settings)
         for pool in pools.values():
             stack.push_async_callback(asyncio.to_thread, pool.close)
-        app.state.engine = engine = _engine(db, pools, settings)
+        app.state.engine = engine = Engine(db, pools, settings, url=settings.url or "", cluster_id=app.state.cluster_id)
         tasks = [
             asyncio.create_task(_for_ever(work, what))
             for work, what in (
@@ -171,20 +160,8 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _engine(db: Database, pools: dict[str, Pool], settings: Settings) -> Any:
-    with contextlib.suppress(ImportError):
-        return importlib.import_module("determined.master.engine.loop").Engine(db, pools, settings, db.clock)
-    return _Idle()
-
-
 def _open(settings: Settings) -> Database:
-    """The database, brought to this version's tables. Alembic is imported only here: it is not needed again."""
-    if importlib.util.find_spec("determined.master.store.migrate"):
-        importlib.import_module("determined.master.store.migrate").migrate(settings.database_url)
-    else:
-        engine = make_engine(settings.database_url)
-        importlib.import_module("determined.master.store.tables").metadata.create_all(engine)
-        engine.dispose()
+    migrate(settings.database_url)
     return open_database(settings.database_url)
 
 
