@@ -8,6 +8,7 @@ carries an idempotency key, so that asked twice is done once.
 from __future__ import annotations
 
 import contextlib
+import copy
 import gzip
 import http.client
 import json
@@ -132,6 +133,12 @@ class Session:
     def post(self, path: str, body: Any = None, query: Query | None = None) -> Any:
         """Plain values from a POST."""
         return self.call("POST", path, query=query, body=body).json()
+
+    def with_token(self, token: str | None) -> Session:
+        """Another session with the same master, for another who calls."""
+        other = copy.copy(self)
+        other.token, other._idle, other._lock = token, deque(), threading.Lock()
+        return other
 
     def close(self) -> None:
         """Let go of all connections. The session may be used again."""

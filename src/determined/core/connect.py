@@ -311,6 +311,8 @@ class _Desk:
         seed = ((config or {}).get("reproducibility") or {}).get("experiment_seed")
         trial.setdefault("seed", DEFAULT_SEED if seed is None else seed)
         trial["hparams"] = self._hparams(config, trial)
+        if trial["hparams"]:
+            run.write("hparams.json", trial["hparams"])
         if found is not None:
             trial["steps_completed"] = found.steps_completed if self._goes_on else 0
         else:

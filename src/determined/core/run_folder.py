@@ -1,6 +1,6 @@
 """The folder of a run: everything one trial leaves behind, whoever started it.
 
-<name>-<id>/  run.json  config.json  environment.json  target.json  metrics.jsonl  checkpoints.jsonl
+<name>-<id>/  run.json  config.json  hparams.json  environment.json  target.json  metrics.jsonl  checkpoints.jsonl
               checkpoints/  code/  logs/  tensorboard/
 """
 
@@ -128,6 +128,22 @@ class RunFolder:
                 f"the run cannot write into {self.path}: {error.strerror}; make room or name another place with "
                 "DET_RUNS_DIR"
             ) from error
+
+    def is_being_written(self) -> bool:
+        """Whether a process that is alive has it open."""
+        try:
+            descriptor = os.open(self.path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass  # a file system without locks: it cannot be known
+        finally:
+            os.close(descriptor)
+        return False
 
     def finish(self, state: str) -> None:
         """Say how it ended and let go of the folder."""

@@ -222,10 +222,7 @@ class Shipper:
 
     def _send(self, batch: _Batch) -> bool:
         """Whether to go on at once; if not, the same is sent again after a while."""
-        body = batch.body(self._run_epoch)
-        headers = {"Content-Type": "application/json"}
-        if len(body) >= _GZIP_FROM:
-            body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
+        body, headers = batch_body(self._run_epoch, batch.tail.source, batch.first, batch.lines)
         try:
             answer = self._session.call(
                 "POST", self._path, data=body, headers=headers, timeout=_TIMEOUT_SECONDS, attempts=1
@@ -277,11 +274,16 @@ class _Batch:
         self.first = first
         self.lines = lines
 
-    def body(self, run_epoch: int) -> bytes:
-        # The lines are JSON already: they are not read, only put together.
-        reports = b",".join(self.lines)
-        head = f'{{"run_epoch":{run_epoch},"source":"{self.tail.source}","first":{self.first},"reports":['
-        return head.encode() + reports + b"]}"
+
+def batch_body(run_epoch: int, source: str, first: int, lines: Sequence[bytes]) -> tuple[bytes, dict[str, str]]:
+    """A ReportBatch of these lines as the body of a request, and its headers."""
+    # The lines are JSON already: they are not read, only put together.
+    head = f'{{"run_epoch":{run_epoch},"source":"{source}","first":{first},"reports":['
+    body = head.encode() + b",".join(lines) + b"]}"
+    headers = {"Content-Type": "application/json"}
+    if len(body) >= _GZIP_FROM:
+        body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
+    return body, headers
 
 
 class _Tail:
