@@ -18,6 +18,7 @@ from determined.master.records import CheckpointState, Experiment, Trial
 from determined.master.states import ExperimentState, TrialState, Wanted
 from determined.master.store import checkpoints, experiments, searches, trials
 from determined.master.store.database import Tx
+from determined.search.build import is_smaller_better, metric_of
 from determined.search.method import Exit
 
 # Changes to the config of an experiment that goes on are held against what its search decided.
@@ -320,8 +321,8 @@ def _from_config(config: ExperimentConfig) -> dict[str, Any]:
     return {
         "config": config.as_dict(),
         "searcher": searcher.name,
-        "metric": searcher.metric,
-        "smaller_is_better": searcher.smaller_is_better,
+        "metric": metric_of(config),
+        "smaller_is_better": is_smaller_better(config),
         "resource_pool": resources.resource_pool,
         "slots_per_trial": resources.slots_per_trial,
         "single_node": bool(resources.is_single_node),

@@ -7,7 +7,6 @@ from these the same method is made again after a restart, or after a change that
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from determined.config import ExperimentConfig
 from determined.master.records import Experiment, Search, SearchEvent
 from determined.master.store import searches
 from determined.master.store.database import Tx
+from determined.search.build import build_method
 from determined.search.method import (
     Action,
     Exit,
@@ -42,7 +42,7 @@ class _Live:
 
 def start(tx: Tx, experiment_id: int, config: ExperimentConfig, seed: int) -> list[Action]:
     """Begin the search of a new experiment; what it wants first. Raises what the method raises when it is made."""
-    method = _build(config, seed)
+    method = build_method(config, seed)
     searches.insert(tx, experiment_id, unit=method.unit)
     _remember(tx, experiment_id, _Live(method, 0))
     return _tell(tx, experiment_id, "start", None, None, lambda: method.start())
@@ -63,7 +63,7 @@ def tell_exit(tx: Tx, experiment: Experiment, trial: int, exit: Exit) -> list[Ac
 def go_on_with(tx: Tx, experiment: Experiment, config: ExperimentConfig) -> None:
     """Let the search go on with a changed config: what it knows stays."""
     live = _live(tx, experiment)
-    method = _build(config, experiment.seed)
+    method = build_method(config, experiment.seed)
     method.load(live.method.dump())
     changed = _Live(method, live.events)
     _remember(tx, experiment.id, changed)
@@ -96,7 +96,7 @@ def replay(
     events: Sequence[SearchEvent], config: ExperimentConfig, seed: int, snapshot: tuple[int, Any] | None = None
 ) -> tuple[SearchMethod, list[list[Action]]]:
     """A method that has been told these events, and what it answered to each."""
-    method = _build(config, seed)
+    method = build_method(config, seed)
     if snapshot is not None:
         method.load(snapshot[1])
     answers: list[list[Action]] = []
@@ -112,7 +112,7 @@ def replay(
                 answers.append([*method.on_exit(event.trial, Exit(event.told))])
             case "continue":
                 known = method.dump()
-                method = _build(configs.load(event.told), seed)
+                method = build_method(configs.load(event.told), seed)
                 method.load(known)
                 answers.append([])
     return method, answers
@@ -195,14 +195,3 @@ def _forget(tx: Tx, experiment_id: int) -> None:
 
 def _key(experiment_id: int) -> tuple[str, int]:
     return ("search", experiment_id)
-
-
-def _build(config: ExperimentConfig, seed: int) -> SearchMethod:
-    build: Callable[[ExperimentConfig, int], SearchMethod] = build_method
-    return build(config, seed)
-
-
-def build_method(config: ExperimentConfig, seed: int) -> SearchMethod:
-    """The method that a config asks for."""
-    method: SearchMethod = importlib.import_module("determined.search.build").build_method(config, seed)
-    return method

@@ -51,8 +51,8 @@ def _revision(connection: sa.Connection) -> str | None:
         )
     if found is not None and not [*_MIGRATIONS.glob(f"versions/{found}_*.py")]:
         raise DatabaseNotForUs(
-            f"the database was written by a newer version of Resolute (its tables are at revision {found}, this version "
-            f"knows {HEAD}); install that version again, or restore a backup made before"
+            f"the database was written by a newer version of Resolute (its tables are at revision {found}, "
+            f"this version knows {HEAD}); install that version again, or restore a backup made before"
         )
     return None if found is None else str(found)
 
