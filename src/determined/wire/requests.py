@@ -5,11 +5,13 @@ Unknown fields are refused, so that a slip is told instead of ignored. A field t
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
 Scope = Literal["read", "write", "admin"]
+
+Id = Annotated[int, pydantic.Field(ge=1, le=2**63 - 1)]
 
 MONTH_SECONDS = 30 * 86400.0
 
@@ -67,7 +69,7 @@ class CreateToken(Request):
     name: str = ""
     scopes: list[Scope] = ["read", "write"]
     expires_in_seconds: float | None = MONTH_SECONDS
-    user_id: int | None = None  # an admin may make one for somebody else
+    user_id: Id | None = None  # an admin may make one for somebody else
 
 
 class CreateWorkspace(Request):
@@ -85,7 +87,7 @@ class EditWorkspace(Request):
 class CreateProject(Request):
     """A new project in a workspace."""
 
-    workspace_id: int
+    workspace_id: Id
     name: str
     description: str = ""
 
@@ -96,7 +98,7 @@ class EditProject(Request):
     name: str | None = None
     description: str | None = None
     notes: str | None = None
-    workspace_id: int | None = None
+    workspace_id: Id | None = None
 
 
 class CreateExperiment(Request):
@@ -109,11 +111,11 @@ class CreateExperiment(Request):
     template: str | None = None
     context_sha256: str | None = None  # uploaded before, by PUT /contexts/{sha256}
     python: str | None = None  # the submitter's interpreter, used by pools on the same machine
-    project_id: int | None = None
+    project_id: Id | None = None
     paused: bool = False
     check_only: bool = False  # say what is wrong, or what it would become, and create nothing
     test: bool = False  # one batch of one trial, archived
-    parent_id: int | None = None  # the experiment it was forked from
+    parent_id: Id | None = None  # the experiment it was forked from
 
 
 class ContinueExperiment(Request):
@@ -131,24 +133,24 @@ class EditExperiment(Request):
     labels: list[str] | None = None
     priority: int | None = pydantic.Field(None, ge=1, le=99)
     weight: float | None = pydantic.Field(None, gt=0)
-    max_slots: int | None = pydantic.Field(None, ge=0)
+    max_slots: int | None = pydantic.Field(None, ge=0, le=2**31 - 1)
     resource_pool: str | None = None
-    save_experiment_best: int | None = pydantic.Field(None, ge=0)
-    save_trial_best: int | None = pydantic.Field(None, ge=0)
-    save_trial_latest: int | None = pydantic.Field(None, ge=0)
+    save_experiment_best: int | None = pydantic.Field(None, ge=0, le=2**31 - 1)
+    save_trial_best: int | None = pydantic.Field(None, ge=0, le=2**31 - 1)
+    save_trial_latest: int | None = pydantic.Field(None, ge=0, le=2**31 - 1)
     log_retention_days: int | None = pydantic.Field(None, ge=-1, le=32767)
 
 
 class Move(Request):
     """Put an experiment into another project, or a model or project into another workspace."""
 
-    to: int
+    to: Id
 
 
 class Bulk(Request):
     """One operation on several experiments; each answers for itself."""
 
-    ids: list[int]
+    ids: list[Id]
     operation: Literal["activate", "pause", "cancel", "kill", "delete", "archive", "unarchive"]
 
 
@@ -158,7 +160,7 @@ class PreviewSearch(Request):
     config: str
     file: str | None = None
     overrides: list[str] = []
-    seed: int | None = None
+    seed: int | None = pydantic.Field(None, ge=0, le=2**31 - 1)
 
 
 class CreateTask(Request):
@@ -213,7 +215,7 @@ class CreateModel(Request):
     description: str = ""
     labels: list[str] = []
     metadata: dict[str, Any] = {}
-    workspace_id: int | None = None
+    workspace_id: Id | None = None
 
 
 class EditModel(Request):
@@ -224,7 +226,7 @@ class EditModel(Request):
     notes: str | None = None
     labels: list[str] | None = None
     metadata: dict[str, Any] | None = None
-    workspace_id: int | None = None
+    workspace_id: Id | None = None
 
 
 class RegisterVersion(Request):
@@ -252,7 +254,7 @@ class SetTemplate(Request):
     """A piece of configuration that others start from, as YAML."""
 
     config: str
-    workspace_id: int | None = None
+    workspace_id: Id | None = None
 
 
 class RegisterRun(Request):

@@ -74,7 +74,7 @@ def problem(status: int, code: str, message: str, details: list[Any] | None = No
 
 def of(error: errors.DeterminedError) -> Response:
     """One of ours as an answer."""
-    answer = problem(STATUSES.get(error.code, 400), error.code, str(error))
+    answer = problem(STATUSES.get(error.code, 400), error.code, str(error), getattr(error, "details", None))
     seconds = getattr(error, "retry_after_seconds", None)
     if seconds is not None:
         answer.headers["Retry-After"] = str(seconds)

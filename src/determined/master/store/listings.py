@@ -26,8 +26,9 @@ from determined.master.states import (
     public_trial_state,
     wanted_of_trial,
 )
-from determined.master.store import tables
+from determined.master.store import series, tables
 from determined.master.store.database import Tx
+from determined.master.store.metrics import USAGE
 
 Columns = Mapping[str, sa.ColumnElement[Any]]
 Row = sa.RowMapping
@@ -371,3 +372,43 @@ def _by_metric(tx: Tx, query: sa.Select[Any], where: Where) -> Listed:
     with_value.sort(key=lambda found: found[:2], reverse=where.descending)
     ordered = [found[-1] for found in with_value] + [found[-1] for found in sorted(without, key=lambda one: one[0])]
     return Listed(ordered[where.offset : where.offset + where.limit], len(ordered), None)
+
+
+def trial_ids(tx: Tx, experiment_id: int, after: int, limit: int) -> list[int]:
+    """The ids of an experiment's trials that are greater than ``after``."""
+    query = sa.select(_trials.c.id).where(_trials.c.experiment_id == experiment_id, _trials.c.id > after)
+    return [*tx.execute(query.order_by(_trials.c.id).limit(limit)).scalars()]
+
+
+def metric_groups(tx: Tx, trial_id: int) -> list[str]:
+    """The groups that a trial has reported itself, without what was measured about its machine."""
+    return sorted(group for group in series.groups(tx, trial_id) if group != USAGE)
+
+
+def raw_metrics(tx: Tx, trial_id: int, group: str, after: int, limit: int) -> Sequence[tuple[int, int, float, str]]:
+    """Steps, run epoch, time and the metrics as stored, of reports of more than ``after`` steps."""
+    metrics = tables.metrics
+    columns = (metrics.c.steps_completed, metrics.c.run_epoch, metrics.c.time, metrics.c.metrics)
+    chosen = (metrics.c.trial_id == trial_id, metrics.c.group == group, metrics.c.steps_completed > after)
+    found = tx.execute(sa.select(*columns).where(*chosen).order_by(metrics.c.steps_completed).limit(limit))
+    return [(steps, epoch, time, document) for steps, epoch, time, document in found]
+
+
+def live_placements(tx: Tx) -> list[tuple[str, str, dict[str, list[int]]]]:
+    """Every attempt that holds slots: its id, its pool, and the slots on each machine."""
+    table = tables.allocations
+    query = sa.select(table.c.id, table.c.pool, table.c.placement).where(table.c.state != "ended")
+    return [(allocation_id, pool, placement) for allocation_id, pool, placement in tx.execute(query)]
+
+
+def job_ids(tx: Tx, request_ids: Collection[str]) -> dict[str, str]:
+    """The jobs of the queue that requests belong to: a trial's is its experiment, a task's is itself."""
+    trial_of = {int(id.removeprefix("trial-")): id for id in request_ids if id.startswith("trial-")}
+    found = {id: id for id in request_ids if not id.startswith("trial-")}
+    ids = [*trial_of]
+    for at in range(0, len(ids), 500):
+        query = sa.select(_trials.c.id, _trials.c.experiment_id).where(_trials.c.id.in_(ids[at : at + 500]))
+        found.update(
+            (trial_of[trial_id], f"experiment-{experiment_id}") for trial_id, experiment_id in tx.execute(query)
+        )
+    return found
