@@ -53,8 +53,8 @@ class FakePool:
         self.faults: list[str] = []
         self.is_out_of_reach = False
         self.refuses: set[str] = set()  # nodes on which nothing can be started
-        self.on_start: Callable[[FakeGang], None] | None = None
-        self.on_stop: Callable[[FakeGang], None] | None = None
+        self.on_start: Callable[[FakeGang], object] | None = None
+        self.on_stop: Callable[[FakeGang], object] | None = None
         self.on_ended: Callable[[], None] | None = None
         self.starts = 0
         self._lock = threading.RLock()

@@ -35,8 +35,12 @@ class Site:
     settings: Settings
     url: str = ""
     cluster_id: str = ""
-    cert_file: str | None = None
     device: str = "cpu"  # what a slot is: cpu, cuda or rocm
+
+    @property
+    def cert_file(self) -> str | None:
+        """The certificate that nodes are to trust, if it is not one that everybody trusts."""
+        return str(self.settings.tls_cert) if self.settings.tls_cert is not None else None
 
     def allocation_folder(self, allocation_id: str) -> pathlib.Path:
         """What a node process on this machine keeps of one attempt."""

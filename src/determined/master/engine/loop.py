@@ -27,7 +27,18 @@ from determined.master.lifecycle import allocations, queue, reports
 from determined.master.lifecycle.patience import grace_seconds
 from determined.master.pools.base import EngineOutOfReach, Exited, Pool, Sighting
 from determined.master.records import Allocation, AllocationState
-from determined.master.scheduling import Node, Policy, Priority, Request, Reservation, Stop, Why, build_policy, plan
+from determined.master.scheduling import (
+    Node,
+    Placement,
+    Policy,
+    Priority,
+    Request,
+    Reservation,
+    Stop,
+    Why,
+    build_policy,
+    plan,
+)
 from determined.master.settings import Settings
 from determined.master.store import allocations as allocation_rows
 from determined.master.store.database import Database, StoreUnavailable, Tx
@@ -64,7 +75,7 @@ class Engine:
     ) -> None:
         self.database = database
         self.pools = pools
-        self.site = Site(settings, url, cluster_id)
+        self.site = Site(settings, url or settings.url or "", cluster_id)
         self.machines = Machines(database)
         self.lanes = {
             name: Lane(database, pool, self.site, _policy(settings, name), self.machines, clock)
@@ -346,13 +357,17 @@ class Lane:
     def act(self) -> None:
         """Plan, record what is to start and to stop, and then start and stop it."""
         requests, live = self._database.read_now(self._state)
-        nodes = self._machines.usable(self.pool.name, self.nodes, self._clock())
+        unproven = collections.Counter(
+            node for allocation in live if allocation.heard_at is None for node in allocation.placement
+        )
+        nodes = self._machines.usable(self.pool.name, self.nodes, self._clock(), unproven)
         decided = plan(requests, nodes, self._policy, now=self._clock(), reservation=self._reservation)
         self._reservation = decided.reservation
         self.why = decided.waiting
         assigned = [
             self._database.submit(allocations.assign, start.id, start.placement, self.pool.name)
             for start in decided.starts
+            if self._is_trusted(start.placement, unproven)
         ]
         by_task = {allocation.task_id: allocation for allocation in live}
         stopped = []
@@ -375,6 +390,15 @@ class Lane:
         return queue.requests(tx, self.pool.name, self._site.settings.default_pool_name), allocation_rows.live(
             tx, self.pool.name
         )
+
+    def _is_trusted(self, placement: Placement, unproven: collections.Counter[str]) -> bool:
+        """Whether these machines may be given one more gang; a machine that has just failed is given few at a time."""
+        for node in placement:
+            allowance = self._machines.allowance(self.pool.name, node, unproven[node])
+            if allowance is not None and allowance <= 0:
+                return False
+        unproven.update([*placement])
+        return True
 
     def _evicted(self, live: Iterable[Allocation]) -> list[Stop]:
         closed = {*self._machines.closed(self.pool.name, self.nodes)}

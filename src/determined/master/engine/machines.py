@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from determined import errors
@@ -36,7 +37,7 @@ class Machines:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._failures: dict[tuple[str, str], list[float]] = {}  # how many in a row, when the last was
+        self._failures: dict[tuple[str, str], tuple[int, float]] = {}  # how many in a row, when the last was
         self._known: dict[tuple[str, str], Machine] = {
             (pool, node): Machine(
                 state["enabled"], state["draining"], tuple(state["disabled_slots"]), state["quarantine"]
@@ -75,19 +76,33 @@ class Machines:
         self._put(pool, node.id, after)
         return after
 
-    def usable(self, pool: str, nodes: Iterable[Node], now: float) -> list[Node]:
-        """The machines as scheduling is to see them; ``now`` by a monotonic clock."""
-        nodes = [*nodes]
-        return [self._as_usable(pool, node, now, is_only=len(nodes) == 1) for node in nodes]
+    def usable(
+        self, pool: str, nodes: Iterable[Node], now: float, unproven: Mapping[str, int] = MappingProxyType({})
+    ) -> list[Node]:
+        """The machines as scheduling is to see them; ``now`` by a monotonic clock.
 
-    def _as_usable(self, pool: str, node: Node, now: float, is_only: bool) -> Node:
+        ``unproven`` says how many gangs there are on each of which nothing was heard yet.
+        """
+        nodes = [*nodes]
+        return [self._as_usable(pool, node, now, unproven.get(node.id, 0), is_only=len(nodes) == 1) for node in nodes]
+
+    def allowance(self, pool: str, node: str, unproven: int) -> int | None:
+        """How many more gangs a machine that has failed before may be given; None if it has not."""
+        with self._lock:
+            failures, _ = self._failures.get((pool, node), (0, 0.0))
+        return max(FAILURES_IN_A_ROW - failures, 1) - unproven if failures else None
+
+    def _as_usable(self, pool: str, node: Node, now: float, unproven: int, is_only: bool) -> Node:
         machine = self.get(pool, node.id)
         closed = not machine.enabled or machine.draining or bool(machine.quarantine)
+        if not closed:
+            allowance = self.allowance(pool, node.id, unproven)
+            closed = allowance is not None and allowance <= 0
         if is_only and not closed:
             with self._lock:
-                failures, since = self._failures.get((pool, node.id), (0.0, 0.0))
+                failures, since = self._failures.get((pool, node.id), (0, 0.0))
             if failures >= FAILURES_IN_A_ROW:
-                pause = _PAUSE_SECONDS * 2 ** min(failures - FAILURES_IN_A_ROW, 10)
+                pause = _PAUSE_SECONDS * 2.0 ** min(failures - FAILURES_IN_A_ROW, 10)
                 closed = now < since + min(pause, _LONGEST_PAUSE_SECONDS)
         return dataclasses.replace(
             node,
@@ -111,10 +126,10 @@ class Machines:
         closed = []
         for node in nodes:
             with self._lock:
-                failures, last = self._failures.get((pool, node), (0.0, float("-inf")))
+                failures, last = self._failures.get((pool, node), (0, float("-inf")))
                 if started_at < last:
                     continue
-                self._failures[(pool, node)] = [failures + 1, now]
+                self._failures[(pool, node)] = (failures + 1, now)
             if failures + 1 >= FAILURES_IN_A_ROW and not is_only:
                 closed.append(node)
                 reason = f"{FAILURES_IN_A_ROW} gangs in a row could not run on it: {why}"
