@@ -51,7 +51,7 @@ class Board:
 
     def say(self, text: str) -> None:
         """A line, or several, that stay."""
-        clean = render.sentences(text)
+        clean = render.lines(text)
         if self._live is not None:
             from rich.text import Text
 

@@ -83,6 +83,25 @@ def describe(
         render.listing(row["checkpoints"], ["checkpoint", "batches", "size", "saved"], render.Format.TABLE)
 
 
+@verb(app, "upload")
+def upload(
+    context: typer.Context,
+    names: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Folder names, unique starts of them, paths, or 'latest'.")
+    ],
+    runs_dir: RunsDir = None,
+) -> None:
+    """Bring runs of this machine to a master: metrics and checkpoints. Again brings only what is new."""
+    from determined.cli import session
+    from determined.core import upload as uploading
+
+    runs = [_find(name, _parent(context, runs_dir)) for name in names]
+    master = session.master(context)
+    for run in runs:
+        view = uploading.upload(run.path, master.session)
+        print(render.plain(f"Uploaded {run.path.name}: experiment {view.experiment_id}, trial {view.trial_id}"))
+
+
 def _parent(context: typer.Context, asked: pathlib.Path | None) -> pathlib.Path:
     if asked is not None:
         return asked
@@ -182,7 +201,14 @@ def _metrics(groups: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, obje
 
 def _checkpoints(run: RunFolder) -> list[pathlib.Path]:
     """Complete checkpoints, oldest first: those whose manifest exists, for it is written last."""
-    return [path.parent for path in sorted(run.checkpoints.glob(f"[!.]*/{MANIFEST}"), key=_modified)]
+    found = [path.parent for path in sorted(run.checkpoints.glob(f"[!.]*/{MANIFEST}"), key=_modified)]
+    if run.label.storage is None:
+        return found
+    # Others may have theirs in the same place.
+    from determined.core.checkpoint_journal import Journal
+
+    own = {entry.storage_id for entry in Journal(run.journal).entries({path.name for path in found})}
+    return [path for path in found if path.name in own]
 
 
 def _modified(path: pathlib.Path) -> float:

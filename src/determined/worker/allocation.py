@@ -173,6 +173,7 @@ class _Share:
         said: list[bytes] = []
         own = {**self.node.environ, **environ}
         self.node.carry_marker(own)
+        self.node.household.tend()
         try:
             process = subprocess.Popen(
                 command,
@@ -231,7 +232,7 @@ class _Share:
         self._usage = Usage(self._folder.node_spool, self._spec.node_rank, list(gpus))
         self._usage.start()
         master = self._spec.master
-        if master is None:
+        if master is None or not master.url:  # Whoever ordered it reads the folder.
             return
         from determined.client.transport import Session
         from determined.core.uplink import Shipper
