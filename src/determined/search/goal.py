@@ -52,3 +52,12 @@ def read(trial: int, metrics: Mapping[str, Any], name: str, what: str) -> float 
         except OverflowError:  # a whole number with hundreds of digits
             return None
     raise Unusable(f"trial {trial}'s metric {name}, {what}, is {value!r}: not a number")
+
+
+def cost_as_data(cost: float) -> float | None:
+    """A cost as JSON knows it, where there is no infinity."""
+    return cost if math.isfinite(cost) else None
+
+
+def cost_from_data(cost: float | None) -> float:
+    return math.inf if cost is None else cost

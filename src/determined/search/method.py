@@ -72,7 +72,7 @@ class SearchMethod(Protocol):
     the number of trials more than the method's own arithmetic needs. ``unit`` says what the targets of its trials
     count: "batches", "epochs" or "records"; None if it gives none.
 
-    After Finish it is told nothing more that matters: it answers with nothing.
+    To what comes after a trial's exit, or after Finish, it answers with nothing.
     """
 
     unit: str | None
@@ -83,7 +83,9 @@ class SearchMethod(Protocol):
     def on_validation(self, trial: int, metrics: Mapping[str, Any]) -> Sequence[Action]:
         """A trial reported a validation. ``metrics`` holds "batches" (steps completed), "epochs" where known, too.
 
-        A trial's validations come in order, each once, also after it was restarted or continued.
+        A trial's validations come in order, each once, also after it was restarted or continued. A method may learn of
+        the one with which a trial reaches its target before the trial has saved there; who acts on the answer waits
+        for that checkpoint.
         """
 
     def on_exit(self, trial: int, exit: Exit) -> Sequence[Action]:

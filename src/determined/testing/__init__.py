@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from determined.testing.scheduling import SchedulingConformance
+from determined.testing.search import SearchConformance
 from determined.testing.storage import StorageConformance
 
-__all__ = ["SchedulingConformance", "StorageConformance"]
+__all__ = ["SchedulingConformance", "SearchConformance", "StorageConformance"]
