@@ -19,6 +19,7 @@ True
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import os
@@ -26,11 +27,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Union
 
 from determined import core, errors
-from determined.core import connect
+from determined.core import connect, detached, upload
 from determined.core.cluster_info import ClusterInfo, TrialInfo, get_cluster_info
 from determined.core.run_folder import RunFolder, runs_in
+from determined.storage.build import build_storage
+from determined.storage.folder import FolderStorage
 
 if TYPE_CHECKING:
+    from determined.client.transport import Session
+
     train: core.TrainContext
     distributed: core.DistributedContext
     preempt: core.PreemptContext
@@ -53,8 +58,6 @@ __all__ = [
     "searcher",
     "train",
 ]
-
-_EXTERNAL = "external.json"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -89,6 +92,8 @@ class Config(DefaultConfig, UnmanagedConfig):
 class _Open:
     context: core.Context
     info: ClusterInfo
+    link: detached.Detached | None
+    owner: int = dataclasses.field(default_factory=os.getpid)
 
 
 _open: _Open | None = None
@@ -108,7 +113,8 @@ def init(
 
     Give one ``config``, or ``defaults`` and ``unmanaged`` apart. Without a master this opens a local run, as
     ``core.init`` does, or the earlier run of the same external ids, which goes on from its latest checkpoint:
-    ``info.latest_checkpoint``.
+    ``info.latest_checkpoint``. With ``DET_MASTER`` the same run reports to that master too ("local" is the one on this
+    machine); while it does not answer, the run goes on and what it reports is kept for later.
     """
     global _open
     if _open is not None:
@@ -119,19 +125,27 @@ def init(
     managed = get_cluster_info()
     if checkpoint_storage is None and managed is None:
         checkpoint_storage = about.checkpoint_storage
-    context = core.init(
-        distributed=distributed,
-        checkpoint_storage=checkpoint_storage,
-        preempt_mode=preempt_mode,
-        tensorboard_mode=tensorboard_mode,
+    session = detached.session_of(os.environ) if managed is None else None
+    wish = connect.Wish(
         config=_experiment_config(about, place) if managed is None else None,
         hparams=about.hparams if managed is None else None,
         name=about.name,
+        latest_checkpoint=None,
+        checkpoint_storage=checkpoint_storage,
     )
+    spool_of = detached.spool_of if session is not None else None
+    atexit.register(_last_chance)  # before the context's own, so that it comes after it
+    context = connect.connect(wish, distributed, preempt_mode, tensorboard_mode, spool_of)
     try:
-        if managed is None:
+        link: detached.Detached | None = None
+        info = managed
+        if info is None:
             _go_on(context, place)
-        _open = _Open(context, managed or _local_info(context))
+            view: Mapping[str, Any] | None = None
+            if session is not None:
+                link, view = _report_to(session, context, place)
+            info = _detached_info(context, session, view) if view and session is not None else _local_info(context)
+        _open = _Open(context, info, link)
     except BaseException as error:
         context.close(error)
         raise
@@ -142,7 +156,16 @@ def close() -> None:
     global _open
     if _open is not None:
         closing, _open = _open, None
-        closing.context.close()
+        try:
+            closing.context.close()
+        finally:
+            if closing.link is not None:
+                closing.link.close(closing.context.run.label.state)
+
+
+def _last_chance() -> None:
+    if _open is not None and _open.link is not None and _open.owner == os.getpid():
+        close()
 
 
 def __getattr__(name: str) -> Any:
@@ -186,18 +209,83 @@ def _go_on(context: core.Context, place: UnmanagedConfig) -> None:
     if earlier is not None:
         context.resume(earlier)
     if ranks.rank == 0:
-        context.run.write(_EXTERNAL, ids)
+        context.run.write(upload.EXTERNAL, ids)
 
 
 def _latest_run(run: RunFolder, ids: list[str | None]) -> str | None:
     """The folder of the run with these ids that was started last and has a checkpoint to go on from."""
     runs_dir = run.path.parent
-    named = [each for each in runs_in(runs_dir) if each.path != run.path and each.read(_EXTERNAL) == ids]
+    named = [each for each in runs_in(runs_dir) if each.path != run.path and each.read(upload.EXTERNAL) == ids]
     for each in sorted(named, key=lambda each: each.label.started, reverse=True):
         with contextlib.suppress(errors.CheckpointNotFound):
             connect.resolve_checkpoint(str(each.path), runs_dir)
             return str(each.path)
     return None
+
+
+def _report_to(
+    session: Session, context: core.Context, place: UnmanagedConfig
+) -> tuple[detached.Detached | None, Mapping[str, Any] | None]:
+    """Make the run known to the master, after going on with what the master knows of it, if that is further on."""
+    ranks, steps = context.distributed, context.steps_completed
+    further: str | None = None
+    if ranks.rank == 0 and place.external_experiment_id and context.found is None:
+        further = _known_checkpoint(session, context)
+    if ranks.size > 1:
+        further = ranks.broadcast(further)
+    if further is not None:
+        context.resume(further)
+        steps = context.found.steps_completed if context.found else 0
+        if ranks.rank == 0:
+            context.run.write(upload.EXTERNAL, [place.external_experiment_id, place.external_trial_id])
+    link: detached.Detached | None = None
+    view: Mapping[str, Any] | None = None
+    if ranks.rank == 0:
+        link = detached.Detached(context.run, session, context.console, steps_completed=steps, stop=context.preempt.ask)
+        known = link.connect()
+        view = known.model_dump(mode="json") if known is not None else None
+    if ranks.size > 1:
+        view = ranks.broadcast(view)
+    return link, view
+
+
+def _known_checkpoint(session: Session, context: core.Context) -> str | None:
+    """The folder of the latest checkpoint of this run that the master knows, when this machine can see it."""
+    try:
+        view = upload.register(context.run, session)
+        if view.latest_checkpoint is None:
+            return None
+        section = session.with_token(view.session_token).get(f"/checkpoints/{view.latest_checkpoint}").get("storage")
+        storage = build_storage(section) if section else None
+    except errors.MasterUnreachable:
+        return None
+    path = storage.root / view.latest_checkpoint if isinstance(storage, FolderStorage) else None
+    if path is not None and path.is_dir():
+        return str(path)
+    context.console.warn(
+        f"the master knows this run up to step {view.steps_completed}, but checkpoint {view.latest_checkpoint} is not "
+        "on this machine: starting from the beginning"
+    )
+    return None
+
+
+def _detached_info(context: core.Context, session: Session, view: Mapping[str, Any]) -> ClusterInfo:
+    """What the master calls this run."""
+    local = _local_info(context)
+    return ClusterInfo(
+        master_url=session.url,
+        cluster_id=view["cluster_id"],
+        agent_id="",
+        slot_ids=[],
+        task_id=f"trial-{view['trial_id']}",
+        allocation_id=view["allocation_id"],
+        session_token=view["session_token"],
+        task_type="TRIAL",
+        latest_checkpoint=local.latest_checkpoint,
+        trial_info=local.trial._replace(
+            trial_id=view["trial_id"], experiment_id=view["experiment_id"], trial_run_id=view["run_epoch"]
+        ),
+    )
 
 
 def _local_info(context: core.Context) -> ClusterInfo:
