@@ -1,5 +1,5 @@
 """The world that these tests act on."""
 
-from tests.unit.master.lifecycle.world import world
+from tests.unit.master.lifecycle.world import empty_database, world
 
-__all__ = ["world"]
+__all__ = ["empty_database", "world"]

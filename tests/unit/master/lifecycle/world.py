@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import pathlib
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, TypeVar
 
@@ -19,7 +22,7 @@ from determined.master.store import allocations as allocation_rows
 from determined.master.store import experiments as experiment_rows
 from determined.master.store import metrics, searches, tables
 from determined.master.store import trials as trial_rows
-from determined.master.store.database import Database, Tx
+from determined.master.store.database import Database, Tx, open_database, temporary_database
 from determined.master.store.series import Row
 from determined.search.method import Action
 from determined.wire.outcome import Ending, Outcome
@@ -162,11 +165,28 @@ def add_project(tx: Tx, archived: bool = False) -> int:
     return int(project[0])
 
 
-@pytest.fixture
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    clock = [1_700_000_000.0]
-    from determined.master.store.database import temporary_database
-
-    with temporary_database(str(tmp_path_factory.mktemp("db") / "m.db"), lambda: clock[0]) as db:
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A database with a project in it, to be copied: making the tables takes longer than most tests."""
+    path = tmp_path_factory.mktemp("empty") / "master.db"
+    with temporary_database(str(path)) as db:
         db.write_now(add_project)
+    return path
+
+
+@pytest.fixture
+def world(tmp_path: pathlib.Path, empty_database: pathlib.Path) -> Iterator[World]:
+    with open_world(tmp_path, empty_database) as world:
+        yield world
+
+
+@contextlib.contextmanager
+def open_world(folder: pathlib.Path, empty_database: pathlib.Path) -> Iterator[World]:
+    """A world of its own in a folder."""
+    clock = [1_700_000_000.0]
+    shutil.copy(empty_database, folder / "master.db")
+    db = open_database(str(folder / "master.db"), lambda: clock[0])
+    try:
         yield World(db, clock)
+    finally:
+        db.close()
