@@ -43,6 +43,7 @@ from determined.master.lifecycle import users as user_lifecycle
 from determined.master.pools.build import build_pools
 from determined.master.settings import Settings
 from determined.master.store import settings as remembered
+from determined.master.store import users as user_rows
 from determined.master.store.database import Database, Tx, open_database
 from determined.master.store.migrate import migrate
 
@@ -169,6 +170,12 @@ async def _first_start(app: FastAPI, db: Database) -> None:
     """What must be there before anybody asks for anything: an id, a project, an owner, and a way to sign in."""
     settings: Settings = app.state.settings
     owner_token, secret = read_or_make_token(settings.token_file), new_token()
+    if await db.read(user_rows.is_known, hash_of(owner_token)) and not await db.read(
+        user_rows.bearer, hash_of(owner_token)
+    ):
+        # Somebody has revoked it; whoever can read this machine's files gets another.
+        settings.token_file.unlink()
+        owner_token = read_or_make_token(settings.token_file)
     password = settings.initial_password
     found = await db.write(_first_things, settings.owner_name, hash_of(owner_token), hash_of(secret))
     app.state.cluster_id = found.cluster_id

@@ -139,8 +139,7 @@ def set_up(tx: Tx, owner_name: str, owner_hash: str, setup_hash: str) -> Setup:
         check_username(owner_name)
         owner = users.find(tx, owner_name) or create(tx, owner_name, admin=True)
         settings.put(tx, "owner_id", owner.id)
-    found = users.bearer(tx, owner_hash)
-    if found is None or found.token.user_id != owner.id:
+    if not users.is_known(tx, owner_hash):
         users.revoke(tx, token_id=settings.get(tx, "owner_token_id", 0))
         token = users.insert_token(
             tx, "access", owner_hash, user_id=owner.id, name="owner of this machine", scopes=list(ALL_SCOPES)

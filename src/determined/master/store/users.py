@@ -111,6 +111,11 @@ def bearer(tx: Tx, hash: str) -> Bearer | None:
     return None if user is None else Bearer(token, user)
 
 
+def is_known(tx: Tx, hash: str) -> bool:
+    """Whether there is, or was, a token with this hash."""
+    return tx.execute(sa.select(tokens.c.id).where(tokens.c.hash == hash)).one_or_none() is not None
+
+
 def get_token(tx: Tx, token_id: int) -> Token | None:
     """A token by id."""
     return rows.one(Token, tx.execute(sa.select(tokens).where(tokens.c.id == token_id)))

@@ -51,6 +51,39 @@ class Master:
         assert HEADERS_TO_HAVE <= {*answer.headers}, f"{method} {path} has not all security headers"
         return answer
 
+    def ask_raw(self, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> int:
+        """The status of the answer to a request with exactly these headers."""
+
+        async def call() -> int:
+            statuses: list[int] = []
+            path_bytes = f"{API}{path}".encode()
+            scope = {
+                "type": "http",
+                "asgi": {"version": "3.0"},
+                "http_version": "1.1",
+                "method": method,
+                "scheme": "http",
+                "path": path_bytes.decode(),
+                "raw_path": path_bytes,
+                "query_string": b"",
+                "root_path": "",
+                "headers": headers,
+                "client": ("127.0.0.1", 5000),
+                "server": ("127.0.0.1", 80),
+            }
+
+            async def receive() -> dict[str, Any]:
+                return {"type": "http.request", "body": b"", "more_body": False}
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    statuses.append(message["status"])
+
+            await self.app(scope, receive, send)
+            return statuses[0]
+
+        return self.run(call())
+
     def get(self, path: str, token: str | None = "owner") -> Any:
         """What is at a path, which must be there."""
         answer = self.ask("GET", path, token)
