@@ -63,12 +63,12 @@ def create(
 
     wanted = submit.Submission(config, folder, tuple(include or ()), tuple(overrides or ()))
     if local:
-        from determined.cli import local_search
+        from determined.cli import local_search as here
 
         checked = submit.checked(wanted)
         if test:
-            raise typer.Exit(local_search.test(wanted, checked))
-        raise typer.Exit(local_search.create(wanted, checked, context.find_root().obj.environ, slots))
+            raise typer.Exit(here.test(wanted, checked))
+        raise typer.Exit(here.create(wanted, checked, context.find_root().obj.environ, slots))
     master = session.master(context)
     made = submit.create(master, wanted, template=template, project_id=project_id, paused=paused, test=test)
     print(f"Created experiment {made.id}", flush=True)
@@ -76,7 +76,7 @@ def create(
         from determined.cli import follow as following
 
         raise typer.Exit(following.experiment(master, made.id, with_logs or test))
-    session.tell(f"Follow it: det e logs -f {made.id}   Stop it: det e kill {made.id}")
+    session.tell(f"Follow it: det e logs -f {made.id}. Stop it: det e kill {made.id}.")
 
 
 @verb(app, "continue")
@@ -95,9 +95,9 @@ def continue_experiment(
 ) -> None:
     """Train an experiment on that has ended: from its latest checkpoints, with changes if you like."""
     if local:
-        from determined.cli import local_search
+        from determined.cli import local_search as here
 
-        raise typer.Exit(local_search.resume(which, context.find_root().obj.environ, slots))
+        raise typer.Exit(here.resume(which, context.find_root().obj.environ, slots))
     from determined.cli import submit
 
     master = session.master(context)
@@ -285,13 +285,15 @@ def list_checkpoints(
     context: typer.Context,
     which: terms.ExperimentId,
     best: Annotated[int | None, typer.Option("--best", help="Only the best so many.", min=1)] = None,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Deleted ones too.")] = False,
     limit: terms.Limit = 1000,
     form: render.Format = render.Format.TABLE,
 ) -> None:
     """Show an experiment's checkpoints, the best first."""
     master = session.master(context)
     view = choose.experiment(master, which)
-    found = master.experiment_checkpoints(view.id, limit=best or limit).items
+    states = None if everything else ["ACTIVE", "COMPLETED", "ERROR", "PARTIALLY_DELETED"]
+    found = master.experiment_checkpoints(view.id, states=states, limit=best or limit).items
     print_checkpoints(found, form, empty=f"Experiment {view.id} has no checkpoints yet.")
 
 

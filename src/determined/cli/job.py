@@ -81,7 +81,7 @@ def start(
     print(f"Created job {made.id}", flush=True)
     if follow:
         raise typer.Exit(tasks.follow(master, made.id))
-    session.tell(f"Follow it: det task logs -f {made.id}   Stop it: det task kill {made.id}")
+    session.tell(f"Follow it: det task logs -f {made.id}. Stop it: det task kill {made.id}.")
 
 
 @verb(app, "list", "ls")

@@ -173,19 +173,29 @@ def show_logs(
 ) -> None:
     """Print the master's own log."""
     master = session.master(context)
-    last = -1
+    shown: list[str] = []
     pause = threading.Event()
     try:
         while True:
-            for line in master.master_logs(tail=tail):
-                if line.id > last:
-                    last = line.id
-                    print(logs.text_of(line), flush=True)
+            lines = master.master_logs(tail)
+            for line in _after(lines, shown):
+                print(render.log_line(line), flush=True)
+            shown = lines
             if not follow:
                 return
             pause.wait(1.0)
     except KeyboardInterrupt:
         raise typer.Exit(logs.DETACHED) from None
+
+
+def _after(lines: list[str], before: list[str]) -> list[str]:
+    """Which of the last lines were not among the last lines of a moment ago."""
+    if not before:
+        return lines
+    for start in range(len(lines), 0, -1):
+        if lines[:start][-len(before) :] == before[-start:]:
+            return lines[start:]
+    return lines
 
 
 @verb(app, "cluster-message")

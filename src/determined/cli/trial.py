@@ -41,7 +41,7 @@ def describe(
         )
         return
     attempts = master.trial_allocations(trial)
-    checkpoints = master.trial_checkpoints(trial, limit=100).items
+    checkpoints = [each for each in master.trial_checkpoints(trial, limit=100).items if each.state != "DELETED"]
     if form is not render.Format.TABLE:
         document = view.model_dump()
         document["allocations"] = [each.model_dump() for each in attempts]
