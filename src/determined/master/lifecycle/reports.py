@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Union
 
@@ -25,7 +26,7 @@ from determined.master.store import metrics as metric_rows
 from determined.master.store import tables
 from determined.master.store import trials as trial_rows
 from determined.master.store.database import Tx
-from determined.master.store.series import Row
+from determined.master.store.series import Row, Rows
 from determined.wire.reports import (
     CheckpointGoneReport,
     CheckpointReport,
@@ -62,13 +63,27 @@ Line = Union[
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Series:
+    """Lines that are all metrics of one group."""
+
+    group: str
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows.steps)
+
+    def __getitem__(self, part: slice) -> Series:
+        return Series(self.group, self.rows.cut(part.start))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
     """Lines of one spool as they are taken in. A line of metrics is a group and a row."""
 
     run_epoch: int
     source: Source
     first: int
-    lines: Sequence[Line]
+    lines: Series | Sequence[Line]
 
 
 _REPORT: pydantic.TypeAdapter[Report] = pydantic.TypeAdapter(Report)
@@ -92,7 +107,7 @@ def understand(body: bytes) -> Batch:
         source = Source(data.get("source"))
     except ValueError:
         raise errors.BadRequest(f"reports come from chief or node, not from {data.get('source')!r}") from None
-    return Batch(run_epoch, source, first, _lines(reports, first))
+    return Batch(run_epoch, source, first, _series(reports) or [*_lines(reports, first)])
 
 
 def from_batch(batch: ReportBatch) -> Batch:
@@ -106,43 +121,49 @@ def from_batch(batch: ReportBatch) -> Batch:
     return Batch(batch.run_epoch, batch.source, batch.first, lines)
 
 
-def _lines(reports: Sequence[Any], first: int) -> list[Line]:
-    lines: list[Line] = []
-    add = lines.append
+_FIELDS = operator.itemgetter("kind", "group", "steps_completed", "metrics", "time")
+
+
+def _series(reports: Sequence[Any]) -> Series | None:
+    """All lines at once, if all are good metrics of one group: the case that must be fast."""
+    try:
+        kinds, groups, steps, metrics, times = zip(*map(_FIELDS, reports))
+    except (KeyError, TypeError, ValueError):
+        return None
+    if (
+        set(kinds) == {"metrics"}
+        and type(groups[0]) is str
+        and groups.count(groups[0]) == len(groups)
+        and set(map(type, steps)) == {int}
+        and set(map(type, metrics)) == {dict}
+        and set(map(type, times)) <= {float, int}
+        and set(map(len, reports)) == {5}
+        and 0 <= min(steps)
+        and max(steps) < _MOST_STEPS
+    ):
+        return Series(groups[0], Rows(steps, times, metrics))
+    return None
+
+
+def _lines(reports: Sequence[Any], first: int) -> Iterator[Line]:
     for number, report in enumerate(reports, first):
         try:
-            if report["kind"] == "metrics":
-                group, steps, metrics, time = (
-                    report["group"],
-                    report["steps_completed"],
-                    report["metrics"],
-                    report["time"],
-                )
-                if (
-                    type(group) is str
-                    and type(steps) is int
-                    and type(metrics) is dict
-                    and (type(time) is float or type(time) is int)
-                    and len(report) == 5
-                    and 0 <= steps < _MOST_STEPS
-                ):
-                    add((group, Row(steps, time, metrics)))
-                    continue
-                raise errors.BadRequest(_what_is_wrong(report, number))
-            add(_REPORT.validate_python(report))  # type: ignore[arg-type]
-        except (KeyError, TypeError, pydantic.ValidationError):
-            raise errors.BadRequest(_what_is_wrong(report, number)) from None
-    return lines
+            line = _REPORT.validate_python(report)
+        except pydantic.ValidationError as error:
+            raise errors.BadRequest(_what_is_wrong(error, number)) from None
+        if isinstance(line, MetricsReport):
+            # As it was sent: a model would take true for 1.
+            if type(report["steps_completed"]) is not int or not 0 <= line.steps_completed < _MOST_STEPS:
+                raise errors.BadRequest(f"line {number} is no report: steps_completed must be an integer from 0 on")
+            yield line.group, Row(line.steps_completed, line.time, line.metrics)
+        else:
+            yield line
 
 
-def _what_is_wrong(report: Any, number: int) -> str:
-    try:
-        _REPORT.validate_python(report)
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return f"line {number} is no report: {where or 'it'}: {first['msg']}"
-    return f"line {number} is no report: steps_completed must be an integer that is not negative, time a number"
+def _what_is_wrong(error: pydantic.ValidationError, number: int) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"line {number} is no report: {where or 'it'}: {first['msg']}"
 
 
 def ingest(tx: Tx, allocation_id: str, batch: Batch | ReportBatch) -> ReportReply:
@@ -158,11 +179,11 @@ def ingest(tx: Tx, allocation_id: str, batch: Batch | ReportBatch) -> ReportRepl
     acknowledged = teller.acknowledged
     # A batch from beyond what is known waits: the reply says where to begin.
     new = batch.lines[acknowledged - batch.first :] if batch.first <= acknowledged else ()
-    if new:
+    if len(new):
         acknowledged += len(new)
         _take(tx, teller, new)
         _acknowledge(tx, teller, acknowledged)
-    if teller.heard_at is None or new or tx.now - teller.heard_at > _HEARD_EVERY_SECONDS:
+    if teller.heard_at is None or len(new) or tx.now - teller.heard_at > _HEARD_EVERY_SECONDS:
         tx.execute(_HEARD, {"key": allocation_id, "heard_at": tx.now})
     return ReportReply(acknowledged=acknowledged, stop=_order(tx, teller))
 
@@ -257,19 +278,18 @@ def _order(tx: Tx, teller: _Teller) -> StopOrder | None:
 # What the lines say.
 
 
-def _take(tx: Tx, teller: _Teller, lines: Sequence[Line]) -> None:
+def _take(tx: Tx, teller: _Teller, lines: Series | Sequence[Line]) -> None:
     trial_id = teller.trial_id
+    told = _Told()
     if trial_id is None:
-        for line in lines:
+        for line in () if isinstance(lines, Series) else lines:
             if isinstance(line, CheckpointReport):
                 checkpoints.record(tx, allocation_rows.require(tx, teller.allocation_id), line)
         return
-    told = _Told()
-    for run in _runs(lines):
-        if isinstance(run, list):
-            _take_metrics(tx, teller, trial_id, run, told)
-            continue
+    for run in [lines] if isinstance(lines, Series) else _runs(lines):
         match run:
+            case Series(group=group, rows=rows):
+                _take_metrics(tx, teller, trial_id, group, rows, told)
             case CheckpointReport():
                 checkpoints.record(tx, allocation_rows.require(tx, teller.allocation_id), run)
             case CheckpointGoneReport():
@@ -286,20 +306,20 @@ def _take(tx: Tx, teller: _Teller, lines: Sequence[Line]) -> None:
 
 
 def _runs(lines: Iterable[Line]) -> Iterator[Any]:
-    """Lines of metrics that follow each other together, other lines one by one; usage counts as metrics."""
-    run: list[tuple[str, Row]] = []
+    """Metrics that follow each other together, by group; other lines one by one. Usage counts as metrics."""
+    run: dict[str, list[Row]] = {}
     for line in lines:
         if isinstance(line, tuple):
-            run.append(line)
+            run.setdefault(line[0], []).append(line[1])
         elif isinstance(line, UsageReport):
-            run.append((metric_rows.USAGE, _usage(line)))
+            run.setdefault(metric_rows.USAGE, []).append(_usage(line))
         else:
-            if run:
-                yield run
-                run = []
+            for group, rows in run.items():
+                yield Series(group, Rows.of(rows))
+            run = {}
             yield line
-    if run:
-        yield run
+    for group, rows in run.items():
+        yield Series(group, Rows.of(rows))
 
 
 def _usage(report: UsageReport) -> Row:
@@ -337,21 +357,13 @@ _TRIAL = sa.select(tables.trials.c.steps_completed, tables.trials.c.summary_metr
 )
 
 
-def _take_metrics(tx: Tx, teller: _Teller, trial_id: int, run: Sequence[tuple[str, Row]], told: _Told) -> None:
-    groups: dict[str, list[Row]] = {}
-    for group, row in run:
-        rows = groups.get(group)
-        if rows is None:
-            rows = groups[group] = []
-        rows.append(row)
-    for group, rows in groups.items():
-        tail = metric_rows.insert_many(tx, trial_id, group, teller.run_epoch, rows)
-        if group != metric_rows.USAGE:
-            told.summaries[group] = tail.summary()
-            told.steps = max(told.steps, tail.steps)
-    # The search hears of validations once they are stored, in the order in which they were reported.
-    validations = groups.get(VALIDATION)
-    if validations:
+def _take_metrics(tx: Tx, teller: _Teller, trial_id: int, group: str, rows: Rows, told: _Told) -> None:
+    tail = metric_rows.insert_many(tx, trial_id, group, teller.run_epoch, rows)
+    if group != metric_rows.USAGE:
+        told.summaries[group] = tail.summary()
+        told.steps = max(told.steps, tail.steps)
+    if group == VALIDATION:
+        # The search hears of validations once they are stored, in the order in which they were reported.
         trial = trial_rows.require(tx, trial_id)
-        for row in validations:
-            trial = trials.feed_validation(tx, trial, row.metrics, row.steps)
+        for steps, metrics in zip(rows.steps, rows.metrics):
+            trial = trials.feed_validation(tx, trial, metrics, steps)

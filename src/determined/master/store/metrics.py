@@ -6,15 +6,18 @@ of both; one of a later attempt takes the place of an earlier attempt's.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable
+from itertools import islice, repeat
 from typing import Any
 
 import sqlalchemy as sa
 
 from determined.master.store import series, tables
 from determined.master.store.database import Tx
-from determined.master.store.series import Row, Tail
+from determined.master.store.series import Row, Rows, Tail
 
 # What machines report about themselves. Its rows are counted in milliseconds, not in steps, and are not rewound.
 USAGE = "system"
@@ -34,23 +37,21 @@ class MetricsRow:
     metrics: dict[str, Any]
 
 
-def insert_many(tx: Tx, trial_id: int, group: str, run_epoch: int, rows: Sequence[Row]) -> Tail:
+def insert_many(tx: Tx, trial_id: int, group: str, run_epoch: int, rows: Rows) -> Tail:
     """Store reports of one group, in any order; returns what the group's series come to."""
     rows = _in_order(rows)
     tail = series.tail_of(tx, trial_id, group)
-    late = 0
-    while late < len(rows) and rows[late].steps <= tail.steps:
-        late += 1
+    late = bisect.bisect_right(rows.steps, tail.steps)
     if late:
+        first = rows.cut(0, late)
         tail = series.replace(
-            tx, trial_id, group, rows[0].steps, lambda: _merge(tx, trial_id, group, run_epoch, rows[:late])
+            tx, trial_id, group, first.steps[0], lambda: _merge(tx, trial_id, group, run_epoch, first)
         )
-        rows = rows[late:]
-    if rows:
-        encode = tables.encode
-        tx.insert_many(
-            _metrics, [(trial_id, group, row.steps, run_epoch, row.time, encode(row.metrics)) for row in rows]
-        )
+        rows = rows.cut(late)
+    if rows.steps:
+        texts = tables.encode_many(rows.metrics)
+        columns = (repeat(trial_id), repeat(group), rows.steps, repeat(run_epoch), rows.times, texts)
+        tx.insert_many(_metrics, [*zip(*columns)])
         tail = series.append(tx, trial_id, group, rows)
     return tail
 
@@ -151,31 +152,30 @@ def delete_some(tx: Tx, trial_id: int, limit: int) -> int:
     return tx.execute(rest).rowcount
 
 
-def _in_order(rows: Sequence[Row]) -> Sequence[Row]:
+def _in_order(rows: Rows) -> Rows:
     """By steps, each steps once; later reports win where two have the same metric."""
-    steps = [row.steps for row in rows]
-    if all(map(int.__lt__, steps, steps[1:])):
+    if all(map(operator.lt, rows.steps, islice(rows.steps, 1, None))):
         return rows
     merged: dict[int, Row] = {}
-    for row in rows:
+    for row in map(Row, *rows):
         before = merged.get(row.steps)
         merged[row.steps] = row if before is None else Row(row.steps, row.time, {**before.metrics, **row.metrics})
-    return [merged[step] for step in sorted(merged)]
+    return Rows.of(merged[step] for step in sorted(merged))
 
 
-def _merge(tx: Tx, trial_id: int, group: str, run_epoch: int, rows: Sequence[Row]) -> int:
+def _merge(tx: Tx, trial_id: int, group: str, run_epoch: int, rows: Rows) -> int:
     """Insert rows that may be there, and tell how many were not."""
     of_group = (_metrics.c.trial_id == trial_id, _metrics.c.group == group)
     there: dict[int, tuple[int, str]] = {}
-    for at in range(0, len(rows), 500):
-        steps = [row.steps for row in rows[at : at + 500]]
+    for at in range(0, len(rows.steps), 500):
+        steps = rows.steps[at : at + 500]
         some = sa.select(_metrics.c.steps_completed, _metrics.c.run_epoch, _metrics.c.metrics).where(
             *of_group, _metrics.c.steps_completed.in_(steps)
         )
         found: Iterable[Any] = tx.execute(some)
         there.update((step, (epoch, document)) for step, epoch, document in found)
     new = []
-    for row in rows:
+    for row in map(Row, *rows):
         before = there.get(row.steps)
         if before is None:
             new.append((trial_id, group, row.steps, run_epoch, row.time, tables.encode(row.metrics)))

@@ -7,6 +7,7 @@ same bytes.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -38,6 +39,15 @@ def encode(value: Any) -> str:
     if b"null" in text:
         return json.dumps(value, separators=(",", ":"))
     return text.decode()
+
+
+def encode_many(values: Sequence[Any]) -> list[str]:
+    """Many documents as texts."""
+    try:
+        texts = [text.decode() for text in map(orjson.dumps, values)]
+    except TypeError:
+        return [*map(encode, values)]
+    return [*map(encode, values)] if "null" in "".join(texts) else texts
 
 
 def decode(text: str) -> Any:

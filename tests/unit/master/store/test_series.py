@@ -11,7 +11,7 @@ import pytest
 
 from determined.master.store import metrics, series
 from determined.master.store.database import Database, Tx, temporary_database
-from determined.master.store.series import Row
+from determined.master.store.series import Row, Rows
 
 GROUP = "training"
 
@@ -25,7 +25,7 @@ def database(tmp_path: pathlib.Path) -> Iterator[Database]:
 def _store(database: Database, values: Sequence[float], first: int = 0, batch: int = 100, epoch: int = 1) -> None:
     for at in range(0, len(values), batch):
         rows = [Row(first + at + n, float(at + n), {"loss": value}) for n, value in enumerate(values[at : at + batch])]
-        database.write_now(metrics.insert_many, 1, GROUP, epoch, rows)
+        database.write_now(metrics.insert_many, 1, GROUP, epoch, Rows.of(rows))
 
 
 def _read(database: Database, **options: int) -> series.Series:
@@ -98,7 +98,7 @@ def test_integers_nested_maps_and_words(database: Database) -> None:
     rows = [
         Row(step, 0.0, {"n": step, "eval": {"top1": step / 2, "note": "good"}, "huge": 10**400}) for step in range(20)
     ]
-    database.write_now(metrics.insert_many, 1, GROUP, 1, rows)
+    database.write_now(metrics.insert_many, 1, GROUP, 1, Rows.of(rows))
     assert database.read_now(series.names, 1) == {GROUP: ["eval.top1", "huge", "n"]}
     assert database.read_now(series.series, 1, GROUP, "eval.top1").last[-1] == 9.5
     assert database.read_now(series.series, 1, GROUP, "huge").max[0] == math.inf
@@ -108,7 +108,7 @@ def test_integers_nested_maps_and_words(database: Database) -> None:
 def test_a_metric_that_is_rare_is_found(database: Database) -> None:
     rows = [Row(n, 0.0, {"loss": 1.0, **({"rare": float(n)} if n % 1000 == 0 else {})}) for n in range(20_000)]
     for at in range(0, len(rows), 1000):
-        database.write_now(metrics.insert_many, 1, GROUP, 1, rows[at : at + 1000])
+        database.write_now(metrics.insert_many, 1, GROUP, 1, Rows.of(rows[at : at + 1000]))
     found = database.read_now(series.series, 1, GROUP, "rare")
     assert (found.total, found.last[-1], found.min[0]) == (20, 19_000.0, 0.0)
 
@@ -129,7 +129,7 @@ def test_rewinds_late_rows_and_restarts(database: Database, seed: int, forgets: 
             values = {at: value for at, value in values.items() if at <= step}
         elif kind < 0.5 and values:
             late = [Row(draw.randrange(step + 1), 0.0, {"loss": draw.random()}) for _ in range(draw.randrange(1, 20))]
-            database.write_now(metrics.insert_many, 1, GROUP, epoch, late)
+            database.write_now(metrics.insert_many, 1, GROUP, epoch, Rows.of(late))
             values.update((row.steps, row.metrics["loss"]) for row in late)
         else:
             rows = []
@@ -137,7 +137,7 @@ def test_rewinds_late_rows_and_restarts(database: Database, seed: int, forgets: 
                 step += draw.choice((1, 1, 5))
                 rows.append(Row(step, 0.0, {"loss": draw.random()}))
             for at in range(0, len(rows), 400):
-                database.write_now(metrics.insert_many, 1, GROUP, epoch, rows[at : at + 400])
+                database.write_now(metrics.insert_many, 1, GROUP, epoch, Rows.of(rows[at : at + 400]))
             values.update((row.steps, row.metrics["loss"]) for row in rows)
         if values:
             step = max(values)
@@ -148,9 +148,9 @@ def test_rewinds_late_rows_and_restarts(database: Database, seed: int, forgets: 
 
 def test_two_reports_of_the_same_steps_are_one_row(database: Database) -> None:
     for row in (Row(5, 1.0, {"loss": 1.0}), Row(5, 2.0, {"accuracy": 0.5}), Row(6, 3.0, {"loss": 0.5})):
-        database.write_now(metrics.insert_many, 1, GROUP, 1, [row])
+        database.write_now(metrics.insert_many, 1, GROUP, 1, Rows.of([row]))
     assert database.read_now(metrics.get, 1, GROUP, 5) == {"loss": 1.0, "accuracy": 0.5}
-    database.write_now(metrics.insert_many, 1, GROUP, 2, [Row(5, 4.0, {"loss": 3.0})])
+    database.write_now(metrics.insert_many, 1, GROUP, 2, Rows.of([Row(5, 4.0, {"loss": 3.0})]))
     assert database.read_now(metrics.get, 1, GROUP, 5) == {"loss": 3.0}
     assert _read(database).last == [3.0, 0.5]
     assert database.read_now(series.series, 1, GROUP, "accuracy").total == 0
@@ -170,7 +170,7 @@ def test_a_change_that_fails_leaves_no_trace(database: Database) -> None:
     _store(database, [1.0] * 20)
 
     def fail(tx: Tx) -> None:
-        metrics.insert_many(tx, 1, GROUP, 1, [Row(100, 0.0, {"loss": 9.0})])
+        metrics.insert_many(tx, 1, GROUP, 1, Rows.of([Row(100, 0.0, {"loss": 9.0})]))
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
