@@ -17,6 +17,7 @@ from determined.worker import sweeper
 
 _LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 
@@ -33,14 +34,21 @@ def become_subreaper() -> None:
 def dying_with_parent() -> Callable[[], None]:
     """What a child runs before its program, so that it is killed when the thread that started it ends."""
     parent = os.getpid()
+    return lambda: dying_with(parent)
 
-    def bind() -> None:
-        if _libc is not None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)  # Too late: the parent was gone before we asked.
 
-    return bind
+def dying_with(parent: int) -> None:
+    """From now on be killed when the parent ends; end now if it has already."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # Too late: the parent was gone before we asked.
+
+
+def name_process(name: str) -> None:
+    """What lists of processes call this one."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def open_end(pid: int) -> int | None:
@@ -117,16 +125,16 @@ class Household:
         self._sweepers: list[subprocess.Popen[bytes]] = []
         self._not_ours = set(_descendants())
         become_subreaper()
-        self.tend()
 
     def watch(self, sessions: set[int]) -> None:
         """These processes lead the sessions to end if we go."""
         self._sessions = sessions
+        self.tend()
         for process in self._sweepers:
             self._tell(process, self._sessions_line())
 
     def tend(self) -> None:
-        """Replace sweepers that were killed, and take leave of orphans that have ended."""
+        """See that there are sweepers: start them, and replace those that were killed."""
         for process in [process for process in self._sweepers if process.poll() is not None]:
             self._sweepers.remove(process)
             _close(process)

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 _ANSWER_SECONDS = 2.0
 # A starter that does not come up is not tried again at once.
@@ -97,7 +97,7 @@ class Starters:
 
 
 @contextlib.contextmanager
-def _short(path: pathlib.Path):  # type: ignore[no-untyped-def]
+def _short(path: pathlib.Path) -> Iterator[str]:
     """A name for a socket that fits where only 107 bytes do, however long its folder's is."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
