@@ -30,15 +30,13 @@ class LocalMaster(NamedTuple):
 
 def find(state_folder: pathlib.Path) -> LocalMaster | None:
     """The running one, or None. Does not wait for one that is about to serve."""
-    # The lock says that it lives: an address left behind may by now belong to a stranger, who must not get the token.
-    if not _is_locked(state_folder / "lock"):
-        return None
     try:
         written = json.loads((state_folder / "master.json").read_text())
         url, pid = str(written["url"]), int(written["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not _is_alive(pid):
+    # The lock says that it lives: an address left behind may by now belong to a stranger, who must not get the token.
+    if not _is_alive(pid) or not _is_locked(state_folder / "lock"):
         return None
     session = Session(url, timeout=5.0, attempts=1)
     try:
@@ -71,9 +69,10 @@ def find_or_start(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = folder / "master.log"
     pid: int | None = None
+    starts_left = 2
     if not _is_locked(folder / "lock"):
         say(f"starting a master on this machine (its log: {log})")
-        pid = _start(folder, log, environ)
+        pid, starts_left = _start(folder, log, environ), 1
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = find(folder)
@@ -83,7 +82,10 @@ def find_or_start(
         # Somebody else may have started one at the same moment: then ours has left, and theirs is waited for.
         if pid is not None and _has_ended(pid):
             pid = None
-            if not _is_locked(folder / "lock"):
+            if not _is_locked(folder / "lock") and starts_left:
+                # Somebody's look at the lock can be in its way for a moment.
+                pid, starts_left = _start(folder, log, environ), 0
+            elif not _is_locked(folder / "lock"):
                 raise errors.MasterUnreachable(f"the master ended before it served. The end of {log}:\n{_tail(log)}")
         time.sleep(0.05)
     raise errors.MasterUnreachable(f"the master did not serve within {seconds:.0f} s. The end of {log}:\n{_tail(log)}")
