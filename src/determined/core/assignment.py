@@ -118,12 +118,13 @@ class Assignment:
         """A checkpoint of a storage, as a folder on this machine."""
         if not isinstance(storage, FolderStorage):
             raise errors.NoDirectStorageAccess(f"checkpoint {storage_id} is in no folder that this machine can see")
-        path = storage.root / storage_id
+        # One that is kept elsewhere is named by its folder.
+        path = pathlib.Path(storage.root / storage_id)
         if not path.is_dir():
             raise errors.CheckpointNotFound(
-                f"checkpoint {storage_id} is not in {storage.root}: it was deleted, or is on another machine"
+                f"checkpoint {path.name} is not in {path.parent}: it was deleted, or is on another machine"
             )
-        return Found(storage_id, path, int(read_metadata(path).get("steps_completed") or 0))
+        return Found(path.name, path, int(read_metadata(path).get("steps_completed") or 0))
 
 
 class Outbox:

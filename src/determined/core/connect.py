@@ -55,7 +55,30 @@ def init(
     section as in a config; by default checkpoints go into the run's folder. ``latest_checkpoint`` ("latest", an id or
     a path) goes on with the run that checkpoint is of.
     """
+    wish = Wish(config, hparams, name, latest_checkpoint, checkpoint_storage)
+    return connect(wish, distributed, preempt_mode, tensorboard_mode)
+
+
+class Wish(NamedTuple):
+    """What the caller of ``init`` gave."""
+
+    config: dict[str, Any] | None
+    hparams: dict[str, Any] | None
+    name: str | None
+    latest_checkpoint: str | None
+    checkpoint_storage: StorageWish
+
+
+def connect(
+    wish: Wish,
+    distributed: DistributedContext | None,
+    preempt_mode: PreemptMode,
+    tensorboard_mode: TensorboardMode,
+    spool_of: Callable[[RunFolder], pathlib.Path] | None = None,
+) -> Context:
+    """``init``, also for a run that reports to a master though none has started it: then ``spool_of`` says where."""
     environ = os.environ
+    checkpoint_storage = wish.checkpoint_storage
     if not environ.get("DET_DEBUG"):
         tracebacks.install()
     owns_distributed = distributed is None
@@ -63,7 +86,6 @@ def init(
         has_ranks = "RANK" in environ and "WORLD_SIZE" in environ
         distributed = DistributedContext.from_torch_distributed() if has_ranks else DistributedContext()
     is_chief = distributed.rank == 0
-    wish = _Wish(config, hparams, name, latest_checkpoint, checkpoint_storage)
     beats = beats_file.open_beats(environ.get("DET_BEATS"), distributed.local_rank)
     console = Console(
         is_live=_is_live(environ),
@@ -78,7 +100,11 @@ def init(
         checkpoint_storage = assignment.storage
     storage = build_storage(checkpoint_storage) if checkpoint_storage is not None else FolderStorage(run.checkpoints)
     # The one question after the master: who hears of it all, besides the run folder.
-    spool = uplink.Spool(assignment.spool, console.warn) if is_chief and assignment is not None else None
+    spool = None
+    if is_chief and assignment is not None:
+        spool = uplink.Spool(assignment.spool, console.warn)
+    elif is_chief and spool_of is not None:
+        spool = uplink.Spool(lambda: spool_of(run), console.warn)
     reporter = desk.make_reporter(run, tensorboard_mode, spool) if is_chief else None
     outbox = None
     if spool is not None and reporter is not None:
@@ -217,16 +243,6 @@ def best_of(trial: int | str | None, runs_dir: pathlib.Path) -> Found:
     raise errors.CheckpointNotFound(f"no run in {runs_dir} has a checkpoint yet; train first")
 
 
-class _Wish(NamedTuple):
-    """What the caller of ``init`` gave."""
-
-    config: dict[str, Any] | None
-    hparams: dict[str, Any] | None
-    name: str | None
-    latest_checkpoint: str | None
-    checkpoint_storage: StorageWish
-
-
 class _Facts(NamedTuple):
     """What the chief decided, as it travels to the other ranks."""
 
@@ -248,7 +264,7 @@ class _Desk:
     """Where one process signs in: the chief decides and opens, the others are told."""
 
     def __init__(
-        self, distributed: DistributedContext, console: Console, environ: Mapping[str, str], wish: _Wish
+        self, distributed: DistributedContext, console: Console, environ: Mapping[str, str], wish: Wish
     ) -> None:
         self._distributed = distributed
         self._console = console

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from determined import errors
 from determined.core.line_file import LineFile
@@ -43,10 +43,20 @@ class Spool:
     Any thread may append. Opened again, it goes on after the last whole line.
     """
 
-    def __init__(self, path: pathlib.Path, warn: Callable[[str], None] = lambda text: None) -> None:
-        self.path = path
+    def __init__(
+        self, path: Union[pathlib.Path, Callable[[], pathlib.Path]], warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._path = path
         self._lock = threading.Lock()
-        self._file = LineFile(lambda: path, warn, "reports to the master", mode=0o600)
+        self._file = LineFile(self._ready_path, warn, "reports to the master", mode=0o600)
+
+    @property
+    def path(self) -> pathlib.Path:
+        return self._path if isinstance(self._path, pathlib.Path) else self._path()
+
+    def _ready_path(self) -> pathlib.Path:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self.path
 
     def append(self, *reports: Mapping[str, Any], durable: bool = False) -> None:
         """Add reports (in the shape of wire.reports); with ``durable`` they are on the disk when this returns."""

@@ -43,7 +43,7 @@ def upload(run_folder: str | os.PathLike[str], session: Session) -> RunView:
         raise errors.BadRequest(f"{path} is not the folder of a run; `det run list` shows those there are")
     if run.is_being_written():
         raise errors.Refused(f"run {run.name}-{run.id} is still being trained; upload it when that has ended")
-    shown, outcome, code = _ENDINGS.get(run.label.state, _FAILED)
+    shown, outcome, code = ending_of(run.label.state)
     view = register(run, session, state=shown)
     reporting = session.with_token(view.session_token)
     try:
@@ -52,6 +52,11 @@ def upload(run_folder: str | os.PathLike[str], session: Session) -> RunView:
     finally:
         reporting.close()
     return view
+
+
+def ending_of(state: str) -> tuple[str, str, int]:
+    """What a run's own state means to a master: how it is shown, its outcome, and an exit code."""
+    return _ENDINGS.get(state, _FAILED)
 
 
 def register(run: RunFolder, session: Session, *, state: str = "active") -> RunView:

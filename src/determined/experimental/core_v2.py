@@ -35,6 +35,7 @@ from determined.storage.folder import FolderStorage
 
 if TYPE_CHECKING:
     from determined.client.transport import Session
+    from determined.wire.views import RunView
 
     train: core.TrainContext
     distributed: core.DistributedContext
@@ -229,44 +230,51 @@ def _report_to(
     """Make the run known to the master, after going on with what the master knows of it, if that is further on."""
     ranks, steps = context.distributed, context.steps_completed
     further: str | None = None
+    known: RunView | None = None
     if ranks.rank == 0 and place.external_experiment_id and context.found is None:
-        further = _known_checkpoint(session, context)
+        further, known = _known_checkpoint(session, context)
     if ranks.size > 1:
         further = ranks.broadcast(further)
     if further is not None:
         context.resume(further)
-        steps = context.found.steps_completed if context.found else 0
+        steps, known = context.found.steps_completed if context.found else 0, None
         if ranks.rank == 0:
             context.run.write(upload.EXTERNAL, [place.external_experiment_id, place.external_trial_id])
     link: detached.Detached | None = None
     view: Mapping[str, Any] | None = None
     if ranks.rank == 0:
         link = detached.Detached(context.run, session, context.console, steps_completed=steps, stop=context.preempt.ask)
-        known = link.connect()
+        known = link.connect(known)
         view = known.model_dump(mode="json") if known is not None else None
     if ranks.size > 1:
         view = ranks.broadcast(view)
     return link, view
 
 
-def _known_checkpoint(session: Session, context: core.Context) -> str | None:
-    """The folder of the latest checkpoint of this run that the master knows, when this machine can see it."""
+def _known_checkpoint(session: Session, context: core.Context) -> tuple[str | None, RunView | None]:
+    """What the master knows of this run, and the folder of its latest checkpoint when this machine can see it."""
     try:
         view = upload.register(context.run, session)
         if view.latest_checkpoint is None:
-            return None
-        section = session.with_token(view.session_token).get(f"/checkpoints/{view.latest_checkpoint}").get("storage")
+            return None, view
+        reporting = session.with_token(view.session_token)
+        try:
+            section = reporting.get(f"/checkpoints/{view.latest_checkpoint}").get("storage")
+        finally:
+            reporting.close()
         storage = build_storage(section) if section else None
-    except errors.MasterUnreachable:
-        return None
+    except errors.DeterminedError as error:
+        if not detached.is_away(error):
+            raise
+        return None, None
     path = storage.root / view.latest_checkpoint if isinstance(storage, FolderStorage) else None
     if path is not None and path.is_dir():
-        return str(path)
+        return str(path), view
     context.console.warn(
         f"the master knows this run up to step {view.steps_completed}, but checkpoint {view.latest_checkpoint} is not "
         "on this machine: starting from the beginning"
     )
-    return None
+    return None, view
 
 
 def _detached_info(context: core.Context, session: Session, view: Mapping[str, Any]) -> ClusterInfo:

@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from determined.core.code_capture import CodeCapture, IgnoreRules, list_code
+from determined.client.ignore import IgnoreRules
+from determined.core.code_capture import CodeCapture, list_code
 from determined.core.run_folder import RunFolder
 from determined.testing.storage import contents, write
 

@@ -15,6 +15,7 @@ from determined.core.run_folder import RunFolder
 from determined.storage.folder import FolderStorage
 from determined.wire import reports
 from tests.unit.core.paper_master import PaperMaster
+from tests.unit.core.reports_master import ReportsMaster
 
 
 @pytest.fixture
@@ -118,6 +119,19 @@ def test_a_trial_may_begin_with_the_weights_of_another(master: PaperMaster) -> N
         assert run is not None and [row["steps_completed"] for row in run.rows()] == [1, 2, 3]
 
 
+def test_a_checkpoint_that_is_kept_elsewhere_is_named_by_its_folder(
+    master: PaperMaster, tmp_path: pathlib.Path
+) -> None:
+    other = FolderStorage(tmp_path / "elsewhere").begin()
+    (other.path / "metadata.json").write_text('{"steps_completed": 50}')
+    other.publish()
+    master.assign(latest_checkpoint=str(tmp_path / "elsewhere" / other.storage_id))
+    with core.init() as context:
+        assert context.found is not None and context.found.storage_id == other.storage_id
+        with context.checkpoint.reading(context.found.path) as path:
+            assert (path / "metadata.json").exists()
+
+
 def test_a_checkpoint_that_is_not_there(master: PaperMaster) -> None:
     master.assign(latest_checkpoint="0f0f0f0f-0000-4000-8000-000000000000", steps_completed=10)
     with pytest.raises(errors.CheckpointNotFound, match="0f0f0f0f"):
@@ -208,3 +222,57 @@ def test_a_job_goes_on_from_what_it_saved(master: PaperMaster) -> None:
     with core.init() as context:
         assert context.found is not None and context.found.storage_id == storage_id
         assert context.found.steps_completed == 4
+
+
+class Archive(ReportsMaster):
+    """Knows checkpoints."""
+
+    def __init__(self, checkpoints: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.checkpoints = checkpoints
+
+    def other(self, path: str, body: Any) -> tuple[int, Any]:
+        if path.startswith("/trials/5/checkpoints"):
+            return 200, {"items": self.checkpoints, "total": len(self.checkpoints), "offset": 0, "limit": 100}
+        for each in self.checkpoints:
+            if path.startswith("/checkpoints/") and each["uuid"].startswith(path.removeprefix("/checkpoints/")):
+                return 200, each
+        return super().other(path, body)
+
+
+def known(folder: pathlib.Path, steps: int, metric: float | None) -> dict[str, Any]:
+    saved = FolderStorage(folder).begin()
+    (saved.path / "metadata.json").write_text(f'{{"steps_completed": {steps}}}')
+    return {
+        "uuid": saved.publish(),
+        "state": "COMPLETED",
+        "steps_completed": steps,
+        "searcher_metric": metric,
+        "storage": {"type": "directory", "container_path": str(folder)},
+        "reported_at": float(steps),
+    }
+
+
+def test_a_job_finds_what_a_trial_has_learnt(master: PaperMaster, tmp_path: pathlib.Path) -> None:
+    rated = [known(tmp_path / "there", 20, 0.1), known(tmp_path / "there", 30, 0.2)]  # the best first
+    unrated = [known(tmp_path / "there", 20, None), known(tmp_path / "there", 30, None)]
+    with Archive(rated) as archive:
+        master.url = archive.url
+        master.assign(task_type="JOB")
+        with core.init() as context:
+            assert context.locate(trial=5).storage_id == rated[0]["uuid"]
+            assert context.locate(rated[1]["uuid"][:8]).path == tmp_path / "there" / rated[1]["uuid"]
+            assert context.locate(str(tmp_path / "there" / rated[1]["uuid"])).steps_completed == 30
+            archive.checkpoints = unrated
+            assert context.locate(trial="5").storage_id == unrated[1]["uuid"]
+            for wish, problem in (
+                ({"trial": 6}, "no trial 6"),
+                ({"trial": "x"}, "has a number"),
+                ({}, "trial_id="),
+                ({"checkpoint": "0000"}, "no checkpoint 0000"),
+            ):
+                with pytest.raises(errors.CheckpointNotFound, match=problem):
+                    context.locate(**wish)
+            archive.checkpoints = []
+            with pytest.raises(errors.CheckpointNotFound, match="trial 5 has no checkpoint"):
+                context.locate(trial=5)
