@@ -23,7 +23,7 @@ from determined.master.store import experiments as experiment_rows
 from determined.master.store import metrics, searches, tables
 from determined.master.store import trials as trial_rows
 from determined.master.store.database import Database, Tx, open_database, temporary_database
-from determined.master.store.series import Row
+from determined.master.store.series import Rows
 from determined.search.method import Action
 from determined.wire.outcome import Ending, Outcome
 from determined.wire.reports import CheckpointReport
@@ -146,7 +146,7 @@ _NEW = [field.name for field in dataclasses.fields(experiments.NewExperiment) if
 
 def _validate(tx: Tx, trial: Trial, steps: int, values: dict[str, Any]) -> Trial:
     epoch = trial_rows.require(tx, trial.id).run_epoch
-    metrics.insert_many(tx, trial.id, "validation", epoch, [Row(steps, tx.now, values)])
+    metrics.insert_many(tx, trial.id, "validation", epoch, Rows([steps], [tx.now], [values]))
     return trials.feed_validation(tx, trial, values, steps)
 
 
