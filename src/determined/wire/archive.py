@@ -82,7 +82,7 @@ def entries(file: IO[bytes], limits: Limits | None = None) -> Iterator[tuple[Ent
             what = _KINDS.get(kind, f"something of kind {kind!r}")
             raise BadArchive(f"{_shown(name)} is a {what}: code is made of plain files and folders")
         parts = _parts(name, limits)
-        if is_folder:
+        if kind == _FOLDER:
             size = 0
         content = stream.content(size)
         if parts:
