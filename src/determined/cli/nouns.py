@@ -152,6 +152,11 @@ class Verbs(Group):
         below = self._app.nouns.get(cmd_name)
         return Verbs(cmd_name, below) if below is not None else None
 
+    def other_names(self, name: str) -> tuple[str, ...]:
+        """What a verb may be called besides."""
+        functions = {each.function for each in self._app.verbs if each.name == name}
+        return tuple(each.name for each in self._app.verbs if each.is_hidden and each.function in functions)
+
     def contents(self) -> Iterator[tuple[str, str]]:
         for each in self._app.verbs:
             if not each.is_hidden:
@@ -177,5 +182,5 @@ def _first_sentence(function: Callable[..., None]) -> str:
 
 
 def _guess(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=_MOST_GUESSES, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=_MOST_GUESSES, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
