@@ -123,6 +123,7 @@ class TestTpeWithSeveralObjectives(Sampled):
 
 
 class TestCmaEs(Sampled):
+    seeds = range(1)
     searcher = {"name": "cmaes", "metric": "loss", "max_trials": 25, "max_concurrent_trials": 2}
 
 
@@ -131,6 +132,7 @@ class TestCmaEsWithHyperband(Sampled):
 
 
 class TestQmc(Sampled):
+    seeds = range(1)
     searcher = {"name": "qmc", "metric": "loss", "max_trials": 20, "max_concurrent_trials": 3}
 
 

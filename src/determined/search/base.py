@@ -114,7 +114,9 @@ class Search(abc.ABC):
         self._created += 1
         self._open.add(number)
         rng = trial_rng(self._seed, number)
-        seed = trial_seed(rng)
+        drawn = trial_seed(rng)
+        # The first trial is the one that the same script and config train without a master, seed included.
+        seed = self._seed if number == 0 else drawn
         return Create(number, self._hparams(number, rng), seed, target)
 
     def _hparams(self, number: int, rng: Any) -> dict[str, Any]:

@@ -30,8 +30,8 @@ COMPLETE, PRUNED, FAIL, RUNNING = (
 )
 # What a pruner is told instead of no number: worse than anything, and still a number to calculate with.
 _WORST = 1e100
-# Under these keys the halving pruners note in a trial which rungs it has come to.
-_RUNG = "completed_rung_"
+# Under such keys CMA-ES keeps its state, with the trial before which it learned.
+_OPTIMIZER = ":optimizer:"
 Distribution = optuna.distributions.BaseDistribution
 
 
@@ -63,18 +63,20 @@ class Sampled(Random):
         self._pruner_name = pruner
         self._length_unit = length_unit
         self._seen: dict[int, list[float]] = {}  # of open trials: the best cost, or the last values
+        self._distributions = dict(_distributions(space.hyperparameters, ()))
         self._history: list[int] = []  # a trial's number once when it was asked for, once when it was told
         self._begin_study()
 
     def _begin_study(self) -> None:
         self._storage = optuna.storages.InMemoryStorage()
+        name = f"search {self._seed}"
         self._study = optuna.create_study(
             storage=self._storage,
             pruner=self._pruner or optuna.pruners.NopPruner(),
-            # Hyperband deals trials out by the study's name.
-            study_name=f"search {self._seed}",
+            study_name=name,  # by which Hyperband deals trials out
             directions=["minimize" if goal.smaller_is_better else "maximize" for goal in self._goals],
         )
+        self._study_id = self._storage.get_study_id_from_name(name)
         if self._pruner:
             # Hyperband makes up its brackets the first time it is asked: let that be always now.
             self._pruner.prune(self._study, optuna.trial.create_trial(state=RUNNING))
@@ -137,42 +139,61 @@ class Sampled(Random):
             **super()._remember(),
             "history": list(self._history),
             "seen": [[trial, [cost_as_data(cost) for cost in costs]] for trial, costs in self._seen.items()],
-            "study": [_as_data(trial) for trial in self._study.get_trials(deepcopy=False)],
+            "trials": [_as_data(trial) for trial in self._study.get_trials(deepcopy=False)],
+            "notes": self._storage.get_study_system_attrs(self._study_id),
         }
 
     def _recall(self, data: Any) -> None:
         super()._recall(data)
         self._begin_study()
+        for key, value in data["notes"].items():
+            self._storage.set_study_system_attr(self._study_id, key, value)
         self._seen = {trial: [cost_from_data(cost) for cost in costs] for trial, costs in data["seen"]}
-        if self._sampler.keeps_notes:
-            self._replay(data["history"], data["study"])
+        trials = data["trials"]
+        if any(known["has_state"] for known in trials):
+            self._replay(data["history"], trials)
         else:
             self._history = list(data["history"])
-            distributions = dict(_distributions(self._space.hyperparameters, ()))
-            for trial in data["study"]:
-                self._study.add_trial(_from_data(trial, distributions))
+            for known in trials:
+                self._study.add_trial(self._trial_from(known))
 
-    def _replay(self, history: Sequence[int], study: Sequence[Mapping[str, Any]]) -> None:
-        """Ask and tell again in the same order: what the sampler noted in the study comes out as it was."""
-        self._history = []
+    def _replay(self, history: Sequence[int], trials: Sequence[Mapping[str, Any]]) -> None:
+        """Ask and tell again in the same order, where asking made a state that no text holds; else only remember."""
         asked: set[int] = set()
+        self._history = []
         for number in history:
-            if number not in asked:
-                asked.add(number)
+            known = trials[number]
+            if number in asked:
+                self._show(number, known)
+                self._history.append(number)
+                state = optuna.trial.TrialState[known["state"]]
+                self._study.tell(number, known["values"] if state is COMPLETE else None, state)
+            elif known["has_state"]:
                 self._ask(number)
-                continue
-            self._note(number, study[number])
-            self._history.append(number)
-            state = optuna.trial.TrialState[study[number]["state"]]
-            self._study.tell(number, study[number]["values"] if state is COMPLETE else None, state)
+            else:
+                self._history.append(number)
+                blank = {**known, "state": RUNNING.name, "values": None, "intermediate": []}
+                self._study.add_trial(self._trial_from(blank))
+            asked.add(number)
         for number in self._seen:
-            self._note(number, study[number])
+            self._show(number, trials[number])
 
-    def _note(self, number: int, known: Mapping[str, Any]) -> None:
+    def _show(self, number: int, known: Mapping[str, Any]) -> None:
+        """What a trial showed a pruner, and what that noted."""
         for step, value in known["intermediate"]:
             self._storage.set_trial_intermediate_value(number, step, value)
-        for key, value in known["rungs"].items():
+        for key, value in known["notes"].items():
             self._storage.set_trial_system_attr(number, key, value)
+
+    def _trial_from(self, known: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
+        return optuna.trial.create_trial(
+            state=optuna.trial.TrialState[known["state"]],
+            params=known["params"],
+            distributions={name: self._distributions[name] for name in known["params"]},
+            values=known["values"],
+            intermediate_values=dict(known["intermediate"]),
+            system_attrs=known["notes"],
+        )
 
 
 class _Sampler:
@@ -204,11 +225,6 @@ class _Sampler:
             self.of_trial(0)
         except (TypeError, ValueError, AttributeError) as wrong:
             raise errors.InvalidConfigurationException(f"searcher.options cannot be used: {wrong}") from None
-
-    @property
-    def keeps_notes(self) -> bool:
-        """Whether the sampler keeps a state of its own in the study, beside the trials."""
-        return self._name in ("cmaes", "qmc")
 
     def of_trial(self, number: int) -> optuna.samplers.BaseSampler:
         seed = trial_rng(self._seed, number, "sampler").randrange(2**32)
@@ -252,7 +268,10 @@ class _CmaEs(_KnowsTheSpace, optuna.samplers.CmaEsSampler):
 
 
 class _Qmc(_KnowsTheSpace, optuna.samplers.QMCSampler):
-    pass
+    def __init__(self, always: Mapping[str, Distribution], **options: Any) -> None:
+        # Without the warning, at every trial, that this sampler's interface may change: we are bound to a version.
+        inspect.unwrap(optuna.samplers.QMCSampler.__init__)(self, **options)
+        self.always = dict(always)
 
 
 _SAMPLERS: dict[str, Any] = {"tpe": _Tpe, "gp": _Gp, "cmaes": _CmaEs, "qmc": _Qmc}
@@ -341,21 +360,14 @@ def _check_options(
 
 
 def _as_data(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
+    # Numbers are notes that samplers and pruners need again: generations and rungs. Texts are values twice over, or
+    # the state of an optimizer, which is made again rather than trusted.
+    notes = {key: value for key, value in trial.system_attrs.items() if not isinstance(value, str)}
     return {
         "params": dict(trial.params),
         "state": trial.state.name,
         "values": trial.values,
         "intermediate": [[step, value] for step, value in trial.intermediate_values.items()],
-        "rungs": {key: value for key, value in trial.system_attrs.items() if key.startswith(_RUNG)},
+        "notes": notes,
+        "has_state": any(_OPTIMIZER in key for key in trial.system_attrs),
     }
-
-
-def _from_data(data: Mapping[str, Any], distributions: Mapping[str, Distribution]) -> optuna.trial.FrozenTrial:
-    return optuna.trial.create_trial(
-        state=optuna.trial.TrialState[data["state"]],
-        params=data["params"],
-        distributions={name: distributions[name] for name in data["params"]},
-        values=data["values"],
-        intermediate_values=dict(data["intermediate"]),
-        system_attrs=data["rungs"],
-    )
