@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/make \1|\2/p' Makefile | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
 
-demo: setup  ## train digits on two processes, interrupt, resume, and see that nothing changed
+demo: setup  ## start a master, search hyperparameters over the digits model, use the best checkpoint
 	@$(BIN)/python examples/digits/demo.py
 
 test: setup  ## run the whole test suite

@@ -1,109 +1,85 @@
-"""The demo: train on two processes, do it again with an interruption, and see that the result is the same."""
+"""The demo: a search for good hyperparameters with the stock command line, and what to do with what it found.
 
-import hashlib
+It starts a master of its own, which keeps everything in the folder that DET_MASTER_DIR names (here: `.demo` in the
+checkout), and stops it at the end.
+"""
+
 import json
 import os
 import pathlib
-import signal
+import shutil
 import subprocess
 import sys
-import tempfile
-import threading
+import time
 
-HERE = pathlib.Path(__file__).parent
-LAUNCH = [sys.executable, "-m", "determined.launch.torch_distributed", "--nproc", "2"]
+HERE = pathlib.Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+DET = pathlib.Path(sys.executable).with_name("det")
+USE_IT = """\
+import sys
+import digits, torch
+from train import DigitsTrial
+from determined import pytorch
+
+trial = pytorch.load_trial_from_checkpoint_path(sys.argv[1], trial_class=DigitsTrial)
+images, labels = digits.load()[1].tensors
+trial.model.eval()
+with torch.no_grad():
+    right = (trial.model(images).argmax(1) == labels).float().mean()
+print(f"the downloaded model is right about {right:.1%} of {len(labels)} digits that it never trained on")
+"""
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="resolute-demo-") as folder:
-        whole, broken = pathlib.Path(folder, "whole"), pathlib.Path(folder, "broken")
-        say("1. Train a small convnet on handwritten digits, on two processes.")
-        run(whole)
-        say("2. The same again, but stopped half-way, as by Ctrl-C or a machine that is taken away.")
-        interrupt(start(broken), broken, at_batch=150)
-        say("3. Go on from the checkpoint it left.")
-        run(broken, "--resume")
-        say("4. Compare.")
-        first, second = outcome(whole), outcome(broken)
-        for name in first:
-            same = "the same" if first[name] == second[name] else "DIFFERENT"
-            print(f"   {name:<34} {first[name]:<20} {second[name]:<20} {same}")
-        if first != second:
-            sys.exit("The interrupted run ended differently; that must never happen. Please report it.")
-        print("\nInterrupted or not, training ended with the same weights and the same metrics, bit for bit.")
+    home = pathlib.Path(os.environ.setdefault("DET_MASTER_DIR", str(CHECKOUT / ".demo" / "master")))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.chdir(HERE)
+    try:
+        demonstrate(home)
+    except KeyboardInterrupt:
+        sys.exit("\ninterrupted")
+    finally:
+        subprocess.run([DET, "master", "down"], stdout=subprocess.DEVNULL)
 
 
-def start(runs: pathlib.Path, *arguments: str) -> subprocess.Popen:
-    environment = {**os.environ, "DET_RUNS_DIR": str(runs), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*LAUNCH, "train.py", *arguments], cwd=HERE, env=environment)
+def demonstrate(home: pathlib.Path) -> None:
+    began = time.monotonic()
+    say("Search: sixteen ways to train a convnet on handwritten digits. Most are given up early.")
+    det("experiment", "create", "adaptive.yaml", ".", "--follow")
+    took = time.monotonic() - began
+    experiment = str(answer("experiment", "list", "--limit", "1", "--json")[0]["id"])
+
+    say("The trials, the best first.")
+    det("experiment", "list-trials", experiment, "--sort-by", "best_metric", "--limit", "5")
+
+    best = answer("experiment", "list-checkpoints", experiment, "--best", "1", "--json")[0]
+    say(f"Trial {best['trial_id']} is the best. Download its checkpoint, and use the model in any Python program.")
+    target = home.parent / "best"
+    shutil.rmtree(target, ignore_errors=True)
+    det("checkpoint", "download", best["uuid"], "-o", os.path.relpath(target))
+    print(USE_IT, end="", flush=True)
+    run([sys.executable, "-c", USE_IT, str(target)])
+
+    place = os.path.relpath(home, CHECKOUT)
+    print(f"\nThe search took {took:.0f} s. Its master is stopped now; all it knows is in {place}. To look again:")
+    print(f"  DET_MASTER_DIR={place} .venv/bin/det experiment describe {experiment}")
 
 
-def run(runs: pathlib.Path, *arguments: str) -> None:
-    code = start(runs, *arguments).wait()
+def det(*words: str) -> None:
+    """Run one command as a user would, in sight."""
+    print(f"$ det {' '.join(words)}", flush=True)
+    run([str(DET), *words])
+
+
+def answer(*words: str) -> list[dict]:
+    """What a command says, as JSON."""
+    return json.loads(subprocess.run([DET, *words], stdout=subprocess.PIPE, check=True).stdout)
+
+
+def run(command: list[str]) -> None:
+    code = subprocess.run(command).returncode
     if code:
-        sys.exit(f"training failed with exit code {code}")
-
-
-def interrupt(process: subprocess.Popen, runs: pathlib.Path, at_batch: int) -> None:
-    """Send SIGTERM once the run's own record says it has come this far."""
-    pause = threading.Event()
-    while process.poll() is None and not any(row["steps_completed"] >= at_batch for row in rows(runs)):
-        pause.wait(0.01)
-    process.send_signal(signal.SIGTERM)
-    process.wait()
-
-
-def rows(runs: pathlib.Path) -> list[dict]:
-    found = []
-    for file in runs.glob("*/metrics.jsonl"):
-        for line in file.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                found.append(json.loads(line))
-    return found
-
-
-def outcome(runs: pathlib.Path) -> dict[str, str]:
-    """What the training came to, in a form that two runs can be compared by."""
-    import torch
-
-    states = runs.glob("*/checkpoints/*/state_dict.pth")
-    latest = max(states, key=lambda path: json.loads((path.parent / "metadata.json").read_text())["steps_completed"])
-    saved = torch.load(latest, weights_only=True)
-    reported = [[row["group"], row["steps_completed"], row["metrics"]] for row in rows(runs)]
-    accuracy = [metrics["accuracy"] for group, _, metrics in reported if group == "validation"][-1]
-    return {
-        "validation accuracy": f"{accuracy:.4f}",
-        "metric rows": str(len(reported)),
-        "metrics (sha256)": digest(json.dumps(reported, sort_keys=True).encode()),
-        "weights (sha256)": tensors_digest(saved["models_state_dict"]),
-        "optimizer (sha256)": tensors_digest(saved["optimizers_state_dict"]),
-    }
-
-
-def tensors_digest(value) -> str:
-    import torch
-
-    sha = hashlib.sha256()
-
-    def feed(item) -> None:
-        if isinstance(item, torch.Tensor):
-            sha.update(item.contiguous().numpy().tobytes())
-        elif isinstance(item, dict):
-            for key in item:
-                sha.update(repr(key).encode())
-                feed(item[key])
-        elif isinstance(item, (list, tuple)):
-            for part in item:
-                feed(part)
-        else:
-            sha.update(repr(item).encode())
-
-    feed(value)
-    return sha.hexdigest()[:16]
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+        sys.exit(code)
 
 
 def say(text: str) -> None:

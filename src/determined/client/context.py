@@ -55,8 +55,8 @@ class Packed(NamedTuple):
 def pack(folder: Folder | None, includes: Sequence[Folder] = (), *, max_bytes: int = MAX_BYTES) -> Packed:
     """Pack the files of a folder, and ``includes`` beside them at the top.
 
-    ``.detignore`` is honoured; byte code, repositories, editors' folders and virtual environments never go along. A
-    link to a file inside the folder is packed as that file. Raises BadRequest for a link that leaves the folder, for
+    ``.detignore`` is honoured; byte code, repositories, editors' folders, virtual environments, run folders and masters'
+    state never go along. A link to a file inside the folder is packed as that file. Raises BadRequest for a link that leaves the folder, for
     two files of one name, and when it is all too large: say in ``.detignore`` what is not needed.
     """
     sources: dict[str, str] = {}
@@ -84,7 +84,7 @@ def _collect_folder(root: str, below: str, sources: dict[str, str], notices: lis
             entries = sorted(os.scandir(os.path.join(root, relative)), key=lambda entry: entry.name)
         except OSError as error:
             raise _unreadable(os.path.join(root, relative), error) from None
-        if relative and any(entry.name == "pyvenv.cfg" for entry in entries):
+        if relative and _is_no_code({entry.name for entry in entries}):
             continue
         for entry in entries:
             path = relative + entry.name
@@ -102,6 +102,11 @@ def _collect_folder(root: str, below: str, sources: dict[str, str], notices: lis
                 _add(below + path, entry.path, sources)
             else:
                 notices.append(f"{entry.path} is no file that could be sent, and is left out")
+
+
+def _is_no_code(names: set[str]) -> bool:
+    """Whether a folder is a virtual environment, a master's state (which holds credentials), or what a run left."""
+    return "pyvenv.cfg" in names or "master.db" in names or {"run.json", ".lock"} <= names
 
 
 def _collect_include(include: str, sources: dict[str, str], notices: list[str]) -> None:
