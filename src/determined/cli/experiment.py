@@ -246,7 +246,9 @@ def _row(view: ExperimentView, form: render.Format) -> Mapping[str, Any]:
 def list_trials(
     context: typer.Context,
     which: terms.ExperimentId,
-    sort_by: Annotated[str, typer.Option("--sort-by", help="id, state, best_metric, steps_completed, ...")] = "id",
+    sort_by: Annotated[
+        str, typer.Option("--sort-by", help="id, state, best_metric (the best first), steps_completed, ...")
+    ] = "id",
     descending: Annotated[bool, typer.Option("--desc", help="Largest first.")] = False,
     limit: terms.Limit = 1000,
     offset: terms.Offset = 0,
@@ -255,8 +257,9 @@ def list_trials(
     """Show an experiment's trials."""
     master = session.master(context)
     view = choose.experiment(master, which)
+    is_falling = descending or (sort_by == "best_metric" and not view.smaller_is_better)
     page = master.experiment_trials(
-        view.id, sort_by=sort_by, order="desc" if descending else "asc", offset=offset, limit=limit
+        view.id, sort_by=sort_by, order="desc" if is_falling else "asc", offset=offset, limit=limit
     )
     rows = [_trial_row(each, view, form) for each in page.items]
     columns = ["id", "state", "progress", "steps", "best", "restarts", "hyperparameters"]
