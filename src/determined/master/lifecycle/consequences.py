@@ -44,12 +44,14 @@ class Turn:
         self.tx = tx
         self.experiment = experiment
         self._news: collections.deque[Callable[[], list[Action]]] = collections.deque()
+        self._has_moved = False  # something other than a measure has changed
 
     # What can happen.
 
     def begin_search(self, actions: Iterable[Action]) -> None:
         """The search has said what it wants first."""
         first = [*actions]
+        self._has_moved = True
         self._news.append(lambda: first)
 
     def validated(self, trial: Trial, metrics: Mapping[str, Any]) -> None:
@@ -85,6 +87,7 @@ class Turn:
 
     def reconsider_all(self) -> None:
         """The same for every trial of the experiment; many that hold nothing are moved together."""
+        self._has_moved = True
         together: dict[TrialState, list[int]] = {}
         for trial_id, _, before, its_own in trials.brief(self.tx, self.experiment.id, _UNENDED):
             state = settled_trial_state(before, wanted_of_trial(self.experiment.wanted, its_own))
@@ -115,9 +118,15 @@ class Turn:
 
     # What follows.
 
-    def settle(self) -> Experiment:
-        """Work out everything that follows, the experiment's own state last."""
+    def settle(self, whole: bool = False) -> Experiment:
+        """Work out everything that follows, the experiment's own state last.
+
+        ``whole``: also when nothing has happened in this turn.
+        """
         self._work()
+        if not (self._has_moved or whole):
+            self._measure()
+            return self.experiment
         while self._is_stuck():
             self._work()
         self._settle_experiment()
@@ -128,6 +137,7 @@ class Turn:
             news = self._news.popleft()
             if self._search_listens():
                 for action in news():
+                    self._has_moved = True
                     self._do(action)
 
     def _do(self, action: Action) -> None:
@@ -255,13 +265,11 @@ class Turn:
         if values:
             experiments.update(self.tx, experiment.id, **values)
             self.experiment = experiments.require(self.tx, experiment.id)
-        if values.keys() - {"progress"} or progress is not None:
             self.tx.changed(
                 "experiment",
                 experiment.id,
                 experiment.id,
-                state=self.experiment.state.value,
-                progress=self.experiment.progress,
+                **{name: values[name] for name in ("state", "progress") if name in values},
             )
 
     def _progress(self, search_works: bool, state: ExperimentState) -> float | None:
@@ -279,7 +287,17 @@ class Turn:
             at_once=state is not self.experiment.state,
         )
 
+    def _measure(self) -> None:
+        """Nothing has moved: only its progress may have."""
+        if self.experiment.state.has_ended:
+            return
+        progress = self._progress(searches.require(self.tx, self.experiment.id).failure is None, self.experiment.state)
+        if progress is not None and progress != self.experiment.progress:
+            experiments.update(self.tx, self.experiment.id, progress=progress)
+            self.tx.changed("experiment", self.experiment.id, self.experiment.id, progress=progress)
+
     def _set(self, trial: Trial, state: TrialState, **values: Any) -> None:
+        self._has_moved = True
         trials.update(self.tx, trial.id, state=state, **values)
         self.tx.changed("trial", trial.id, self.experiment.id, state=state.value)
 

@@ -116,7 +116,7 @@ def operate(tx: Tx, experiment_id: int, operation: Operation) -> Experiment:
 
 def settle(tx: Tx, experiment_id: int) -> Experiment:
     """Where an experiment is, worked out again from what is wanted of it, its search and its trials."""
-    return Turn(tx, experiments.require(tx, experiment_id)).settle()
+    return Turn(tx, experiments.require(tx, experiment_id)).settle(whole=True)
 
 
 def edit(tx: Tx, experiment_id: int, changes: Mapping[str, Any]) -> Experiment:

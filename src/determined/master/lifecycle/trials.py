@@ -123,7 +123,7 @@ def continue_trial(tx: Tx, trial_id: int) -> Trial:
     experiment = experiments.require(tx, trial.experiment_id)
     reopen(tx, experiment)
     requeue(tx, trial, exit_told=True)
-    Turn(tx, experiments.require(tx, experiment.id)).settle()
+    Turn(tx, experiments.require(tx, experiment.id)).settle(whole=True)
     return trials.require(tx, trial_id)
 
 
