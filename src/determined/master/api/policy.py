@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, params
+from fastapi.datastructures import DefaultPlaceholder
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,12 +20,14 @@ from starlette.routing import BaseRoute
 
 from determined import errors
 from determined.master.api import errors as problems
-from determined.master.api import replay
+from determined.master.api import replay, sending
 from determined.master.api.identity import ANYONE, Identity
 
 API = "/api/v1"
 MAX_DEPTH = 64
 _READS = ("GET", "HEAD", "OPTIONS")
+
+_DESCRIPTIONS = ("response_field", "secure_cloned_response_field")
 
 Who = Literal["anyone", "read", "write", "admin", "allocation"]
 Allocations = Literal["none", "own", "any"]
@@ -79,8 +82,20 @@ def policy(who: Who, *, allocations: Allocations = "none", replays: bool = True)
 class GuardedRoute(APIRoute):
     """A route that lets nobody in whom its policy does not."""
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **chosen: Any) -> None:
+        # Said outright: the framework's own way for answers of no said class cannot write NaN.
+        if isinstance(chosen.get("response_class", None), (DefaultPlaceholder, type(None))):
+            chosen["response_class"] = problems.Answer
+        super().__init__(path, endpoint, **chosen)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+        # What the answer is made of describes it, and is left out of making it: that way loses NaN too.
+        described = {name: getattr(self, name) for name in _DESCRIPTIONS if hasattr(self, name)}
+        vars(self).update(dict.fromkeys(described))
+        try:
+            handle = super().get_route_handler()
+        finally:
+            vars(self).update(described)
         declared = declared_policy(self)
 
         async def guarded(request: Request) -> Response:
@@ -92,10 +107,20 @@ class GuardedRoute(APIRoute):
             request.state.caller = caller
             key = request.headers.get("idempotency-key")
             if key is None or not declared.replays or request.method in _READS:
-                return await handle(request)
-            return await replay.once(request, caller, key, self.status_code or 200, handle)
+                return _fitted(request, await handle(request))
+            return _fitted(request, await replay.once(request, caller, key, self.status_code or 200, handle))
 
         return guarded
+
+
+def _fitted(request: Request, answer: Response) -> Response:
+    """The answer, for somebody who can read NaN as a constant or not."""
+    if isinstance(answer, (problems.Answer, replay.Again)) and not sending.takes_constants(request):
+        body = sending.fit(bytes(answer.body), False)
+        if len(body) != len(answer.body):
+            answer.body = body
+            answer.headers["Content-Length"] = str(len(body))
+    return answer
 
 
 class BoundedRequest(Request):
@@ -125,7 +150,7 @@ def parse(body: bytes) -> Any:
 
 def _is_deep(value: Any) -> bool:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for one in level:
             if isinstance(one, dict):
@@ -140,7 +165,7 @@ def _is_deep(value: Any) -> bool:
 
 def Router() -> APIRouter:
     """A router of the API: below its prefix, every route guarded."""
-    return APIRouter(prefix=API, route_class=GuardedRoute, default_response_class=problems.Answer)
+    return APIRouter(prefix=API, route_class=GuardedRoute)
 
 
 def declared_policy(route: BaseRoute) -> Policy | None:

@@ -61,7 +61,7 @@ class Replay:
             )
         body = self._xor(kept.body[_DIGEST:])
         headers = {"Idempotent-Replay": "true"}
-        return Response(body, kept.status, headers, "application/json" if body else None)
+        return Again(body, kept.status, headers, "application/json" if body else None)
 
     def _kept(self, answer: Response) -> Answer:
         return Answer(answer.status_code, self._sealed(bytes(answer.body)))
@@ -73,6 +73,10 @@ class Replay:
         stream = hashlib.shake_256(self._seal + self._asked).digest(len(body))
         size = len(body)
         return (int.from_bytes(body, "big") ^ int.from_bytes(stream, "big")).to_bytes(size, "big")
+
+
+class Again(Response):
+    """An answer that was given before."""
 
 
 async def once(

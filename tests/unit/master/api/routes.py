@@ -148,5 +148,5 @@ def calls(app: FastAPI, allocation_id: str = "job-1.1") -> Iterator[Call]:
         assert isinstance(route, GuardedRoute)
         template = route.path.removeprefix(API)
         path = re.sub(r"\{(\w+)(:\w+)?\}", lambda found: values.get(found[1], "4242"), template)
-        for method in sorted(route.methods):
+        for method in sorted(route.methods or ()):
             yield Call(f"{method} {template}", method, path)

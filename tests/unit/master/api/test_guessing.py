@@ -70,9 +70,9 @@ def test_it_takes_as_long_whether_there_is_such_a_user_or_not() -> None:
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(15):
             for kind, against in enumerate((stored, None)):
-                begin = time.perf_counter()
+                begin = time.process_time()
                 assert not await passwords.matches("wrong", against)
-                times[kind].append(time.perf_counter() - begin)
+                times[kind].append(time.process_time() - begin)
         return min(times[0]), min(times[1])
 
     somebody, nobody = asyncio.run(measure())
