@@ -40,7 +40,10 @@ def insert(tx: Tx, values: Mapping[str, Any]) -> None:
 def update(tx: Tx, allocation_id: str, **values: Any) -> None:
     """Set columns."""
     if values:
-        tx.execute(sa.update(_table).where(_table.c.id == allocation_id), rows.plain(values))
+        tx.execute(_UPDATE, {"key": allocation_id, **rows.plain(values)})
+
+
+_UPDATE = sa.update(_table).where(_table.c.id == sa.bindparam("key"))
 
 
 def live(tx: Tx, pool: str | None = None) -> list[Allocation]:

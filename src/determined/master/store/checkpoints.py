@@ -24,7 +24,10 @@ _UNFINISHED_EXPERIMENT = tuple(state.value for state in ExperimentState if not s
 
 def get(tx: Tx, uuid: str) -> Checkpoint | None:
     """A checkpoint, if there is one."""
-    return rows.one(Checkpoint, tx.execute(sa.select(_table).where(_table.c.uuid == uuid)))
+    return rows.one(Checkpoint, tx.execute(_BY_ID, {"key": uuid}))
+
+
+_BY_ID = sa.select(_table).where(_table.c.uuid == sa.bindparam("key"))
 
 
 def require(tx: Tx, uuid: str) -> Checkpoint:
@@ -51,7 +54,10 @@ def insert(tx: Tx, values: Mapping[str, Any]) -> None:
 def update(tx: Tx, uuid: str, **values: Any) -> None:
     """Set columns."""
     if values:
-        tx.execute(sa.update(_table).where(_table.c.uuid == uuid), rows.plain(values))
+        tx.execute(_UPDATE, {"key": uuid, **rows.plain(values)})
+
+
+_UPDATE = sa.update(_table).where(_table.c.uuid == sa.bindparam("key"))
 
 
 def page(

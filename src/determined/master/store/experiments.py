@@ -56,7 +56,10 @@ class Filter:
 
 def get(tx: Tx, experiment_id: int) -> Experiment | None:
     """An experiment, if there is one."""
-    return rows.one(Experiment, tx.execute(sa.select(_table).where(_table.c.id == experiment_id)))
+    return rows.one(Experiment, tx.execute(_BY_ID, {"key": experiment_id}))
+
+
+_BY_ID = sa.select(_table).where(_table.c.id == sa.bindparam("key"))
 
 
 def require(tx: Tx, experiment_id: int) -> Experiment:
@@ -82,7 +85,10 @@ def insert(tx: Tx, values: Mapping[str, Any]) -> int:
 def update(tx: Tx, experiment_id: int, **values: Any) -> None:
     """Set columns."""
     if values:
-        tx.execute(sa.update(_table).where(_table.c.id == experiment_id), rows.plain(values))
+        tx.execute(_UPDATE, {"key": experiment_id, **rows.plain(values)})
+
+
+_UPDATE = sa.update(_table).where(_table.c.id == sa.bindparam("key"))
 
 
 def add(tx: Tx, experiment_id: int, **amounts: int) -> None:

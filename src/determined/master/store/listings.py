@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import orjson
 import sqlalchemy as sa
 
 from determined import errors
@@ -334,15 +334,16 @@ def _behind(
 
 def _encode(where: Where, row: Row) -> str:
     place = [where.sort_by, where.descending, row["sorted_by_"], row["sorted_last_"]]
-    return base64.urlsafe_b64encode(orjson.dumps(place)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def _decode(where: Where) -> tuple[Any, Any]:
     text = where.after or ""
     try:
-        place = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
+        place = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
         sort_by, descending, value, id = place
-    except (ValueError, TypeError, binascii.Error):
+        json.dumps(place, ensure_ascii=False).encode()  # half characters cannot be compared with
+    except (ValueError, TypeError, RecursionError, binascii.Error):
         raise errors.BadRequest("`after` is not the `next` of another page") from None
     plain = (str, int, float, bool)
     if not isinstance(id, (str, int)) or not (value is None or isinstance(value, plain)) or _is_huge(value, id):
