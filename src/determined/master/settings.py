@@ -6,9 +6,11 @@ A flag goes before its environment variable (``DET_MASTER_PORT`` for ``port``), 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pathlib
 import pwd
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -22,7 +24,6 @@ from determined.config.section import AtLeastOne, BrokenRule, FreeMap, Name, Not
 from determined.config.storage import Storage, UsualStorage
 
 PREFIX = "DET_MASTER_"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 Port = Annotated[int, pydantic.Strict(), pydantic.Field(ge=0, le=65535)]
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
@@ -166,7 +167,10 @@ class Settings(Section):
     @property
     def is_loopback(self) -> bool:
         """Whether only programs of this machine can reach the master."""
-        return self.host in LOOPBACK or self.host.startswith("127.")
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     @property
     def default_pool_name(self) -> str:
@@ -250,7 +254,7 @@ def _from_text(name: str, text: str) -> Any:
     kind = str(Settings.model_fields[name].annotation)
     if name == "hosts":
         return [part.strip() for part in text.split(",") if part.strip()]
-    if ("str" in kind and "dict" not in kind) or "Path" in kind:
+    if (re.search(r"\bstr\b", kind) and "dict" not in kind) or "Path" in kind:
         return text
     value = places.read_yaml(text, f"{PREFIX}{name.upper()}")
     return text if value.problems else value.data
