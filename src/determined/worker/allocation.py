@@ -150,9 +150,8 @@ class _Share:
         self._check_stop()
         python = self._python
         if spec.requirements is not None:
-            python = environment.provide(
-                spec.requirements, python, spec.environments_folder or _own_cache(node.environ), self._run_aside
-            )
+            root = spec.environments_folder or _own_cache(node.environ)
+            python = environment.provide(spec.requirements, python, root, self._run_aside, self._check_stop)
             node.start_rank = gang.start_cold
         _put_first(node.environ, python)
         command = entrypoint.understand(spec.entrypoint, python)

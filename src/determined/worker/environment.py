@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -25,11 +26,14 @@ _PLACES = (
 )
 
 
-def provide(requirements: str, python: str, root: pathlib.Path, run_aside: RunAside) -> str:
+def provide(
+    requirements: str, python: str, root: pathlib.Path, run_aside: RunAside, check: Callable[[], None] = lambda: None
+) -> str:
     """The interpreter of an environment with these requirements, built now if it is not there. Raises DeterminedError.
 
     What the submitter's environment has is visible in it, so that nobody installs torch again; what the file asks for
     comes first. Two who want the same wait for each other; one that was left half-built is built anew.
+    ``check`` is called while waiting, and may raise.
     """
     version, places = _look_at(python)
     text = "\n".join(line.rstrip() for line in requirements.strip().splitlines())
@@ -38,7 +42,7 @@ def provide(requirements: str, python: str, root: pathlib.Path, run_aside: RunAs
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     interpreter = folder / "bin" / "python"
     if not (folder / _COMPLETE).exists():
-        with _locked(root / f"{key}.lock"):
+        with _locked(root / f"{key}.lock", check):
             if not (folder / _COMPLETE).exists():
                 shutil.rmtree(folder, ignore_errors=True)
                 _build(text, python, places, folder, run_aside)
@@ -69,8 +73,6 @@ def _build(text: str, python: str, places: list[str], folder: pathlib.Path, run_
 
 def _look_at(python: str) -> tuple[str, list[str]]:
     """The version of an interpreter and where its packages are."""
-    import json
-
     try:
         done = subprocess.run(
             [python, "-c", _PLACES], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True
@@ -82,7 +84,7 @@ def _look_at(python: str) -> tuple[str, list[str]]:
 
 
 @contextlib.contextmanager
-def _locked(path: pathlib.Path) -> Iterator[None]:
+def _locked(path: pathlib.Path, check: Callable[[], None]) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while True:
@@ -90,6 +92,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                check()
                 time.sleep(0.1)
         yield
     finally:
