@@ -72,6 +72,11 @@ class ExperimentFilter:
     archived: bool | None = None
 
 
+def _name_of(name: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
+    """The name of something that a row refers to, to sort by: the list itself needs no join."""
+    return sa.select(name).where(*conditions).correlate(_experiments, _tasks).scalar_subquery()
+
+
 _WITH_NAMES = (
     _experiments.join(tables.projects, tables.projects.c.id == _experiments.c.project_id)
     .join(tables.workspaces, tables.workspaces.c.id == tables.projects.c.workspace_id)
@@ -92,9 +97,13 @@ EXPERIMENTS: Columns = {
             "parent_id", "archived", "created_at", "started_at", "ended_at",
         )
     },
-    "username": tables.users.c.username,
-    "project_name": tables.projects.c.name,
-    "workspace_name": tables.workspaces.c.name,
+    "username": _name_of(tables.users.c.username, tables.users.c.id == _experiments.c.user_id),
+    "project_name": _name_of(tables.projects.c.name, tables.projects.c.id == _experiments.c.project_id),
+    "workspace_name": _name_of(
+        tables.workspaces.c.name,
+        tables.workspaces.c.id == tables.projects.c.workspace_id,
+        tables.projects.c.id == _experiments.c.project_id,
+    ),
 }  # fmt: skip
 TRIALS: Columns = {
     name: _trials.c[name]
@@ -114,15 +123,15 @@ TASKS: Columns = {
             "id", "kind", "name", "state", "resource_pool", "slots", "priority", "created_at", "started_at", "ended_at",
         )
     },
-    "username": tables.users.c.username,
+    "username": _name_of(tables.users.c.username, tables.users.c.id == _tasks.c.user_id),
 }  # fmt: skip
 
 
 def experiments(tx: Tx, which: ExperimentFilter, where: Where, *, with_config: bool = False) -> Listed:
     """Some experiments, with the names of their project, workspace and user."""
     shown = [column for column in _experiments.c if with_config or column.name not in _LONG]
-    query = sa.select(*shown, *_NAMES).select_from(_WITH_NAMES).where(*_experiment_conditions(which))
-    return _listed(tx, query, EXPERIMENTS, where, _experiments.c.id)
+    query = sa.select(*shown, *_NAMES).select_from(_WITH_NAMES)
+    return _listed(tx, query, _experiment_conditions(which), EXPERIMENTS, where, _experiments.c.id)
 
 
 def experiment(tx: Tx, experiment_id: int) -> Row | None:
@@ -133,14 +142,14 @@ def experiment(tx: Tx, experiment_id: int) -> Row | None:
 
 def trials(tx: Tx, experiment_id: int, experiment_wanted: Wanted, states: Collection[str], where: Where) -> Listed:
     """Some trials of an experiment."""
-    query = sa.select(_trials).where(_trials.c.experiment_id == experiment_id)
+    conditions: list[sa.ColumnElement[bool]] = [_trials.c.experiment_id == experiment_id]
     if states:
 
         def name_of(state: str, wanted: Wanted) -> str:
             return public_trial_state(TrialState(state), wanted_of_trial(experiment_wanted, wanted))
 
-        query = query.where(_in_states(_trials, [state.value for state in TrialState], states, name_of))
-    return _listed(tx, query, TRIALS, where, _trials.c.id)
+        conditions.append(_in_states(_trials, [state.value for state in TrialState], states, name_of))
+    return _listed(tx, sa.select(_trials), conditions, TRIALS, where, _trials.c.id)
 
 
 def checkpoints(
@@ -153,16 +162,17 @@ def checkpoints(
 ) -> Listed:
     """Some checkpoints of an experiment or a trial. ``sort_by`` may be ``metric:`` and the name of a validation
     metric; those without it come last."""
-    query = sa.select(_checkpoints)
+    conditions: list[sa.ColumnElement[bool]] = []
     if experiment_id is not None:
-        query = query.where(_checkpoints.c.experiment_id == experiment_id)
+        conditions.append(_checkpoints.c.experiment_id == experiment_id)
     if trial_id is not None:
-        query = query.where(_checkpoints.c.trial_id == trial_id)
+        conditions.append(_checkpoints.c.trial_id == trial_id)
     if states:
-        query = query.where(_checkpoints.c.state.in_([state.lower() for state in states]))
+        conditions.append(_checkpoints.c.state.in_([state.lower() for state in states]))
+    query = sa.select(_checkpoints)
     if where.sort_by.startswith("metric:"):
-        return _by_metric(tx, query, where)
-    return _listed(tx, query, CHECKPOINTS, where, _checkpoints.c.uuid)
+        return _by_metric(tx, query.where(*conditions), where)
+    return _listed(tx, query, conditions, CHECKPOINTS, where, _checkpoints.c.uuid)
 
 
 def tasks(
@@ -172,17 +182,18 @@ def tasks(
     query = sa.select(_tasks, tables.users.c.username).select_from(
         _tasks.outerjoin(tables.users, tables.users.c.id == _tasks.c.user_id)
     )
+    conditions: list[sa.ColumnElement[bool]] = []
     if kinds:
-        query = query.where(_tasks.c.kind.in_([*kinds]))
+        conditions.append(_tasks.c.kind.in_([*kinds]))
     if users:
-        query = query.where(tables.users.c.username.in_([*users]))
+        conditions.append(_tasks.c.user_id.in_(_ids_of_users(users)))
     if states:
 
         def name_of(state: str, wanted: Wanted) -> str:
             return public_task_state(TaskState(state), wanted)
 
-        query = query.where(_in_states(_tasks, [state.value for state in TaskState], states, name_of))
-    return _listed(tx, query, TASKS, where, _tasks.c.id)
+        conditions.append(_in_states(_tasks, [state.value for state in TaskState], states, name_of))
+    return _listed(tx, query, conditions, TASKS, where, _tasks.c.id)
 
 
 def usernames(tx: Tx, user_ids: Iterable[int | None]) -> dict[int, str]:
@@ -222,7 +233,7 @@ def _experiment_conditions(which: ExperimentFilter) -> list[sa.ColumnElement[boo
         # Labels are stored as JSON text: a whole label is one with its quotes around it.
         conditions.append(labels.contains(tables.encode(label), autoescape=True))
     if which.users:
-        conditions.append(tables.users.c.username.in_([*which.users]))
+        conditions.append(columns.user_id.in_(_ids_of_users(which.users)))
     if which.name:
         conditions.append(columns.name.icontains(which.name, autoescape=True))
     if which.search:
@@ -234,10 +245,15 @@ def _experiment_conditions(which: ExperimentFilter) -> list[sa.ColumnElement[boo
     if which.project_id is not None:
         conditions.append(columns.project_id == which.project_id)
     if which.workspace_id is not None:
-        conditions.append(tables.projects.c.workspace_id == which.workspace_id)
+        within = sa.select(tables.projects.c.id).where(tables.projects.c.workspace_id == which.workspace_id)
+        conditions.append(columns.project_id.in_(within))
     if which.archived is not None:
         conditions.append(columns.archived == which.archived)
     return conditions
+
+
+def _ids_of_users(names: Collection[str]) -> sa.Select[Any]:
+    return sa.select(tables.users.c.id).where(tables.users.c.username.in_([*names]))
 
 
 def _experiment_in_states(wanted: Collection[str]) -> sa.ColumnElement[bool]:
@@ -295,26 +311,33 @@ def _in_states(
     return sa.or_(*conditions)
 
 
-def _listed(tx: Tx, query: sa.Select[Any], columns: Columns, where: Where, last: sa.ColumnElement[Any]) -> Listed:
+def _listed(
+    tx: Tx,
+    query: sa.Select[Any],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    columns: Columns,
+    where: Where,
+    last: sa.Column[Any],
+) -> Listed:
+    """The part of a list that is wanted: first only which rows, then these rows with all that ``query`` shows."""
     if where.sort_by not in columns:
         raise errors.BadRequest(f"cannot sort by {where.sort_by!r}; use one of {', '.join(columns)}")
-    total = tx.execute(sa.select(sa.func.count()).select_from(query.with_only_columns(last).subquery())).scalar_one()
+    total = tx.execute(sa.select(sa.func.count()).select_from(last.table).where(*conditions)).scalar_one()
     column = columns[where.sort_by]
+    chosen = sa.select(last, column.label("sorted_by")).where(*conditions)
     if where.after is not None:
-        query = query.where(_behind(column, last, where, *_decode(where)))
+        chosen = chosen.where(_behind(column, last, where, *_decode(where)))
     turn = sa.desc if where.descending else sa.asc
     if column is not last:
-        # Those without a value at the end, in both directions.
-        query = query.order_by(column.is_(None), turn(column))
-    found = tx.execute(
-        query.add_columns(column.label("sorted_by_"), last.label("sorted_last_"))
-        .order_by(turn(last))
-        .offset(where.offset if where.after is None else 0)
-        .limit(where.limit)
-    )
-    rows: list[Row] = [*found.mappings()]
-    follows = rows and len(rows) == where.limit
-    return Listed(rows, int(total), _encode(where, rows[-1]) if follows else None)
+        chosen = chosen.order_by(turn(column).nulls_last())  # those without a value at the end, in both directions
+    offset = where.offset if where.after is None else 0
+    places = [(id, value) for id, value in tx.execute(chosen.order_by(turn(last)).offset(offset).limit(where.limit))]
+    rows: dict[Any, Row] = {}
+    for at in range(0, len(places), 500):
+        some = [id for id, _ in places[at : at + 500]]
+        rows.update((row[last.name], row) for row in tx.execute(query.where(last.in_(some))).mappings())
+    follows = places and len(places) == where.limit
+    return Listed([rows[id] for id, _ in places], int(total), _encode(where, *places[-1]) if follows else None)
 
 
 def _behind(
@@ -332,8 +355,8 @@ def _behind(
     return sa.or_(beyond(column, value), (column == value) & beyond(last, id), column.is_(None))
 
 
-def _encode(where: Where, row: Row) -> str:
-    place = [where.sort_by, where.descending, row["sorted_by_"], row["sorted_last_"]]
+def _encode(where: Where, id: Any, value: Any) -> str:
+    place = [where.sort_by, where.descending, value, id]
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
