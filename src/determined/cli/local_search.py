@@ -101,6 +101,7 @@ class _Folder:
     def make(cls, wanted: Submission, config: ExperimentConfig, environ: Mapping[str, str]) -> _Folder:
         from determined.core.connect import default_runs_dir
         from determined.core.run_folder import safe_name
+        from determined.search.build import default_seed
 
         seed = config.reproducibility.experiment_seed
         search_id = secrets.token_hex(3)
@@ -116,7 +117,7 @@ class _Folder:
             "id": search_id,
             "name": safe_name(config.name),
             "config": config.as_dict(),
-            "seed": secrets.randbits(31) if seed is None else seed,
+            "seed": default_seed(config) if seed is None else seed,
             "code_folder": str((wanted.folder or pathlib.Path.cwd()).absolute()),
             "sha256": None,
         }

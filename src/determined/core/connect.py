@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 # Without a seed in the config, runs repeat each other: that is what whoever compares two runs hopes for.
-DEFAULT_SEED = 0
+DEFAULT_SEED = 0  # as search.build.PLAIN_SEED
 
 
 def init(

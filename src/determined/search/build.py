@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import secrets
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from determined.search.random import Random
 from determined.search.single import Single
 from determined.search.space import Space
 
+PLAIN_SEED = 0
 _METHODS = ("start", "on_validation", "on_exit", "progress", "dump", "load")
 
 
@@ -43,6 +45,16 @@ def build_method(config: ExperimentConfig, seed: int) -> SearchMethod:
     if isinstance(searcher, sections.Sampled):
         return _sampled(space, seed, searcher)
     return _imported(config, seed, searcher)
+
+
+def default_seed(config: ExperimentConfig) -> int:
+    """The seed of an experiment that names none.
+
+    It is drawn where hyperparameters are. Elsewhere it is that of a plain script: submitted, the same config trains
+    the same model, bit for bit.
+    """
+    is_drawn = Space(config.hyperparameters).has_ranges and not isinstance(config.searcher, sections.Grid)
+    return secrets.randbelow(2**31) if is_drawn else PLAIN_SEED
 
 
 def metric_of(config: ExperimentConfig) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from determined.master.records import CheckpointState, Experiment, Trial
 from determined.master.states import ExperimentState, TrialState, Wanted
 from determined.master.store import checkpoints, experiments, searches, trials
 from determined.master.store.database import Tx
-from determined.search.build import is_smaller_better, metric_of
+from determined.search.build import default_seed, is_smaller_better, metric_of
 from determined.search.method import Exit
 
 # Changes to the config of an experiment that goes on are held against what its search decided.
@@ -37,7 +36,7 @@ class NewExperiment:
     python: str | None = None
     paused: bool = False
     archived: bool = False
-    seed: int | None = None  # absent: the config's, else drawn
+    seed: int | None = None  # absent: the config's, else drawn where the search draws
     notices: Sequence[str] = ()
     parent_id: int | None = None
     unmanaged: bool = False
@@ -56,7 +55,7 @@ def create(tx: Tx, new: NewExperiment) -> Experiment:
         experiments.require(tx, new.parent_id)
     source = _source(tx, new)
     seed = new.seed if new.seed is not None else config.reproducibility.experiment_seed
-    seed = secrets.randbelow(2**31) if seed is None else seed
+    seed = default_seed(config) if seed is None else seed
     experiment_id = experiments.insert(
         tx,
         {

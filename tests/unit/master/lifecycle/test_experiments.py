@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from determined import config as configs
 from determined import errors
+from determined.core.connect import DEFAULT_SEED
 from determined.master.lifecycle import experiments
 from determined.master.operations import Operation
 from determined.master.records import Experiment
@@ -62,8 +63,17 @@ def test_what_the_config_says_is_in_the_row(world: World) -> None:
 
 def test_the_seed_is_the_configs_or_drawn(world: World) -> None:
     assert world.create(seed=None, reproducibility={"experiment_seed": 11}).seed == 11
-    drawn = {world.create(seed=None).seed for _ in range(3)}
+    draws = {
+        "hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}},
+        "searcher": {"name": "random", "metric": "loss", "max_trials": 1},
+    }
+    drawn = {world.create(seed=None, **draws).seed for _ in range(3)}
     assert len(drawn) == 3 and all(0 <= seed < 2**31 for seed in drawn)
+
+
+def test_what_draws_nothing_is_seeded_as_a_plain_script(world: World) -> None:
+    experiment = world.create(seed=None)
+    assert experiment.seed == DEFAULT_SEED and world.trials(experiment.id)[0].seed == DEFAULT_SEED
 
 
 def test_ids_are_never_used_again(world: World) -> None:
