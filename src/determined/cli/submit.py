@@ -113,15 +113,22 @@ def create(
 
 def fork(master: Master, old: ExperimentView, overrides: Sequence[str], paused: bool) -> ExperimentView:
     """A new experiment that asks for what an old one asked for, with the same code."""
+    from determined.config.experiment import MASK
     from determined.wire import requests
 
+    known = master.experiment_config(old.id)
+    if MASK in known["written"]:
+        raise errors.Refused(
+            f"the configuration of experiment {old.id} holds secrets, which nobody is shown again; "
+            "create the new one from its file: det experiment create"
+        )
     made = master.create_experiment(
         requests.CreateExperiment(
-            config=master.experiment_config(old.id)["written"],
+            config=known["written"],
             file=f"the config of experiment {old.id}",
             overrides=list(overrides),
             name_hint=old.name,
-            context_sha256=old.context_sha256,
+            context_sha256=known["context_sha256"],
             python=sys.executable,
             project_id=old.project_id,
             paused=paused,
@@ -177,7 +184,8 @@ def as_overrides(path: pathlib.Path) -> list[str]:
 
 def download_code(master: Master, view: ExperimentView, target: pathlib.Path) -> int:
     """Write the code of an experiment into a folder that is empty or not there yet; returns the number of files."""
-    if view.context_sha256 is None:
+    sha256 = master.experiment_config(view.id)["context_sha256"]
+    if sha256 is None:
         raise errors.NotFound(f"experiment {view.id} was submitted without code")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise errors.Refused(f"{target} is not empty; name another place with -o")
@@ -185,7 +193,7 @@ def download_code(master: Master, view: ExperimentView, target: pathlib.Path) ->
     import tarfile
 
     count = 0
-    with tarfile.open(fileobj=io.BytesIO(master.context(view.context_sha256)), mode="r:gz") as archive:
+    with tarfile.open(fileobj=io.BytesIO(master.context(sha256)), mode="r:gz") as archive:
         target.mkdir(parents=True, exist_ok=True)
         for member in archive:
             parts = pathlib.PurePosixPath(member.name).parts

@@ -132,7 +132,6 @@ class ExperimentView(View):
     best_trial_id: int | None = None
     best_metric: float | None = None
     parent_id: int | None = None
-    context_sha256: str | None = None  # the code it was submitted with
     unmanaged: bool = False
     external_id: str | None = None
     error: str | None = None

@@ -147,6 +147,9 @@ class _Share:
             shutil.rmtree(spec.code_folder, ignore_errors=True)
             spec.code_folder.parent.mkdir(parents=True, exist_ok=True)
             workspace.unpack(spec.context, spec.code_folder)
+        else:
+            # Something that was sent without code still starts somewhere.
+            spec.code_folder.mkdir(parents=True, exist_ok=True)
         self._check_stop()
         python = self._python
         if spec.requirements is not None:
