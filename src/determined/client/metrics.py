@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import datetime
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -46,9 +48,10 @@ def to_pandas(rows: Iterable[MetricsRow]) -> pandas.DataFrame:
     """A table with one line for each report, complete: nothing is thinned.
 
     Columns are trial_id, group, steps_completed, time (UTC) and run_epoch, then one for each metric; nested ones are
-    named ``outer.inner``. A metric that has the name of one of the first columns is called ``metrics.<name>``.
+    named ``outer.inner``. A metric that has the name of one of the first columns is called ``metrics.<name>``. Where a
+    report has no such metric pandas shows NaN, or NA among whole numbers.
     """
-    pandas = _pandas()
+    pandas, _ = _libraries()
     columns = _columns(rows)
     frame = pandas.DataFrame({name: _typed(values, pandas) for name, values in columns.items()})
     frame["time"] = pandas.to_datetime(frame["time"], unit="s", utc=True)
@@ -56,16 +59,17 @@ def to_pandas(rows: Iterable[MetricsRow]) -> pandas.DataFrame:
 
 
 def to_parquet(rows: Iterable[MetricsRow], path: Union[str, os.PathLike[str]]) -> pathlib.Path:
-    """The same table as a Parquet file, which appears when it is whole. What has no type there is JSON text."""
+    """The same table as a Parquet file, which appears when it is whole.
+
+    An absent metric is null there, and NaN is NaN. What has no type of its own is JSON text.
+    """
+    _, arrow = _libraries()
     target = pathlib.Path(path)
-    frame = to_pandas(rows)
-    for name in frame.columns:
-        if frame[name].dtype == object:
-            frame[name] = [None if value is None else _as_text(value) for value in frame[name]]
+    columns = {name: _arrow(name, values, arrow) for name, values in _columns(rows).items()}
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        frame.to_parquet(unfinished, index=False)
+        arrow.parquet.write_table(arrow.table(columns), unfinished)
         unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -97,31 +101,66 @@ def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, A
             yield f"{prefix}{name}", value
 
 
+def _kind(values: list[Any]) -> type:
+    """What all values that are there are: whole numbers, numbers, truths, text, or of no one kind (object)."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int} and all(value is None or -(2**63) <= value < 2**63 for value in values):
+        return int
+    if float in kinds and kinds <= {int, float} and all(_is_float(value) for value in values if value is not None):
+        return float
+    return kinds.pop() if kinds in ({bool}, {str}) else object
+
+
+def _is_float(value: float) -> bool:
+    """Whether a number is the same as a float."""
+    try:
+        return float(value) == value or value != value
+    except OverflowError:
+        return False
+
+
 def _typed(values: list[Any], pandas: Any) -> Any:
-    """A column of numbers where it is one. Whole numbers stay exact; NaN is a number, and not an absent one."""
-    present = [value for value in values if value is not None]
-    kinds = {type(value) for value in present}
-    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in present):
-        return pandas.array(values, dtype="Int64" if len(present) < len(values) else "int64")
-    if kinds and kinds <= {int, float} and all(float(value) == value or value != value for value in present):
-        return pandas.array([float("nan") if value is None else float(value) for value in values], dtype="float64")
-    if kinds == {bool}:
-        return pandas.array(values, dtype="boolean" if len(present) < len(values) else "bool")
-    if kinds == {str}:
-        return pandas.array(values, dtype="string")
-    return pandas.Series(values, dtype=object)
+    is_whole = None not in values
+    match _kind(values):
+        case builtins.int:
+            return pandas.array(values, dtype="int64" if is_whole else "Int64")
+        case builtins.float:
+            return pandas.Series([math.nan if value is None else float(value) for value in values], dtype="float64")
+        case builtins.bool:
+            return pandas.array(values, dtype="bool" if is_whole else "boolean")
+        case builtins.str:
+            return pandas.array(values, dtype="string")
+        case _:
+            return pandas.Series(values, dtype=object)
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _arrow(name: str, values: list[Any], arrow: Any) -> Any:
+    if name == "time":
+        return arrow.array([round(value * 1e6) for value in values], type=arrow.timestamp("us", tz="UTC"))
+    match _kind(values):
+        case builtins.int:
+            return arrow.array(values, type=arrow.int64(), from_pandas=False)
+        case builtins.float:
+            numbers = [None if value is None else float(value) for value in values]
+            return arrow.array(numbers, type=arrow.float64(), from_pandas=False)
+        case builtins.bool:
+            return arrow.array(values, type=arrow.bool_())
+        case builtins.str:
+            return arrow.array(values, type=arrow.string())
+        case _:
+            texts = [
+                None if value is None else value if isinstance(value, str) else json.dumps(value) for value in values
+            ]
+            return arrow.array(texts, type=arrow.string())
 
 
-def _pandas() -> Any:
+def _libraries() -> tuple[Any, Any]:
     try:
         import pandas
-        import pyarrow  # noqa: F401
+        import pyarrow
+        import pyarrow.parquet
     except ImportError:
         raise errors.DeterminedError(
             "tables of metrics need pandas and pyarrow: pip install 'resolute[export]'"
         ) from None
-    return pandas
+    return pandas, pyarrow
