@@ -46,7 +46,7 @@ class MasterProcess:
                 ],
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **(environ or {})},
+                env={**os.environ, "DET_MASTER_WARM_START": "false", **(environ or {})},
                 start_new_session=True,
             )
 

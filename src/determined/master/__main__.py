@@ -209,6 +209,9 @@ class _Server(uvicorn.Server):
         cluster_id = self._app.state.cluster_id
         found = {"url": settings.url, "pid": os.getpid(), "cluster_id": cluster_id, "version": determined.__version__}
         composition.write_private(settings.state_dir / "master.json", json.dumps(found) + "\n")
+        for pool in self._app.state.pools.values():
+            if callable(prepare := getattr(pool, "prepare", None)):
+                await asyncio.to_thread(prepare)
         gc.collect()
         gc.freeze()
         logger.info("the master %s serves at %s, from %s", determined.__version__, settings.url, settings.state_dir)

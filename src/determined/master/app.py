@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
+import functools
 import ipaddress
 import logging
 import os
@@ -21,16 +21,26 @@ from fastapi import FastAPI
 import determined
 from determined.errors import Refused
 from determined.master.api import (
+    allocations,
     auth,
     changes,
+    checkpoints,
     contexts,
     errors,
+    experiments,
+    jobs,
+    logs,
     models,
     policy,
+    pools,
     projects,
+    runs,
+    search,
     server,
+    tasks,
     templates,
     tokens,
+    trials,
     users,
     workspaces,
 )
@@ -42,6 +52,7 @@ from determined.master.lifecycle import projects as project_lifecycle
 from determined.master.lifecycle import users as user_lifecycle
 from determined.master.pools.build import build_pools
 from determined.master.settings import Settings
+from determined.master.store import contexts as code_rows
 from determined.master.store import settings as remembered
 from determined.master.store import users as user_rows
 from determined.master.store.database import Database, Tx, open_database
@@ -50,32 +61,30 @@ from determined.master.store.migrate import migrate
 logger = logging.getLogger("determined.master")
 
 PARTS: list[ModuleType] = [
+    allocations,
     auth,
     changes,
+    checkpoints,
     contexts,
+    experiments,
+    jobs,
+    logs,
     models,
+    pools,
     projects,
+    runs,
+    search,
     server,
+    tasks,
     templates,
     tokens,
+    trials,
     users,
     workspaces,
 ]
-# Parts that are made elsewhere at this moment.
-for _name in (
-    "experiments",
-    "trials",
-    "checkpoints",
-    "logs",
-    "tasks",
-    "jobs",
-    "pools",
-    "runs",
-    "allocations",
-    "search",
-):
-    with contextlib.suppress(ImportError):
-        PARTS.append(importlib.import_module(f"determined.master.api.{_name}"))
+# Code that nothing uses is kept for so long: whoever uploads it is about to.
+_UNUSED_CODE_SECONDS = 7 * 86400.0
+_TIDY_SECONDS = 3600.0
 
 
 def create_app(settings: Settings, stop: Callable[[str], None] | None = None) -> FastAPI:
@@ -127,16 +136,17 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.feed = feed = changes.Feed(db, doorkeeper)
         await feed.start()
         stack.callback(feed.close)
-        app.state.pools = pools = build_pools(settings)
-        for pool in pools.values():
+        app.state.pools = built = build_pools(settings)
+        for pool in built.values():
             stack.push_async_callback(asyncio.to_thread, pool.close)
-        app.state.engine = engine = Engine(db, pools, settings, url=settings.url or "", cluster_id=app.state.cluster_id)
+        app.state.engine = engine = Engine(db, built, settings, url=settings.url or "", cluster_id=app.state.cluster_id)
         tasks = [
             asyncio.create_task(_for_ever(work, what))
             for work, what in (
                 (doorkeeper.keep_books, "the book of tokens"),
                 (feed.run, "the stream of changes"),
                 (engine.run, "the engine"),
+                (functools.partial(_tidy, db, settings.contexts_dir), "tidying up"),
             )
         ]
         stack.push_async_callback(_end, tasks)
@@ -153,6 +163,25 @@ async def _for_ever(work: Callable[[], Coroutine[Any, Any, None]], what: str) ->
         except Exception:
             logger.exception("%s failed, and begins anew", what)
             await asyncio.sleep(1.0)
+
+
+async def _tidy(db: Database, folder: pathlib.Path) -> None:
+    """Remove, every hour, archives of code that were not wanted, and those that a dead master was taking in."""
+    for partial in folder.glob(f"*{contexts.PARTIAL}"):
+        partial.unlink(missing_ok=True)
+    while True:
+        unused = await db.read(code_rows.unused_before, db.clock() - _UNUSED_CODE_SECONDS)
+        for sha256 in unused:
+            if await db.write(_forget_code, sha256, db.clock() - _UNUSED_CODE_SECONDS):
+                contexts.path_of(folder, sha256).unlink(missing_ok=True)
+        await asyncio.sleep(_TIDY_SECONDS)
+
+
+def _forget_code(tx: Tx, sha256: str, before: float) -> bool:
+    is_unused = sha256 in code_rows.unused_before(tx, before)
+    if is_unused:
+        code_rows.delete(tx, sha256)
+    return is_unused
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

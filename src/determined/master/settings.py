@@ -20,7 +20,7 @@ from determined import errors
 from determined.config import places, problems
 from determined.config.experiment import MASK, mask
 from determined.config.problems import Place, Places, Problem
-from determined.config.section import AtLeastOne, BrokenRule, FreeMap, Name, NotNegative, Section, Text, Texts
+from determined.config.section import AtLeastOne, BrokenRule, Flag, FreeMap, Name, NotNegative, Section, Text, Texts
 from determined.config.storage import Storage, UsualStorage
 
 PREFIX = "DET_MASTER_"
@@ -78,6 +78,10 @@ class Settings(Section):
         None, description="Pool of whatever names none; absent: the first of `pools`."
     )
     slots: NotNegative | None = pydantic.Field(None, description="Short for `slots` of the default pool.")
+    warm_start: Flag = pydantic.Field(
+        True,
+        description="Keep a process ready that has imported torch, from which trials of this machine start sooner.",
+    )
     checkpoint_storage: Storage = pydantic.Field(
         UsualStorage(),
         description="Where checkpoints go that say nothing else; absent: the folder `checkpoints` in `dir`.",

@@ -19,7 +19,9 @@ def _build(name: str, settings: Settings) -> Pool:
     if chosen.kind == "local":
         from determined.master.pools.local import LocalPool
 
-        return LocalPool(settings.state_dir, name=name, slots=chosen.slots, environ=task_environ())
+        return LocalPool(
+            settings.state_dir, name=name, slots=chosen.slots, environ=task_environ(), warm=settings.warm_start
+        )
     module_name, colon, class_name = chosen.kind.partition(":")
     if not colon:
         raise errors.InvalidConfigurationException(

@@ -152,7 +152,7 @@ HEADERS_TO_HAVE = {name.decode() for name, _ in HEADERS}
 @contextlib.contextmanager
 def serving(folder: pathlib.Path, **chosen: Any) -> Iterator[Master]:
     """A master whose state folder is ``folder / "master"``; its passwords cost little."""
-    settings = Settings(**{"dir": folder / "master", "password_cost": 10, "slots": 1, **chosen})
+    settings = Settings(**{"dir": folder / "master", "password_cost": 10, "slots": 1, "warm_start": False, **chosen})
     app = create_app(settings)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="master")
