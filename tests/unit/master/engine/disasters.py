@@ -9,8 +9,10 @@ is checked as it happens. The same seed is the same disaster.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import random
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -151,11 +153,7 @@ class Play:
         self.ghosts: list[Process] = []
         self.settings = Settings(dir=folder)
         self._is_armed = False
-        self._sql = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
-        sa.event.listen(self._sql, "connect", _prepare_connection)
-        sa.event.listen(self._sql, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-        _copy_tables(self._sql)
-        self.connection = self._sql.connect()
+        self.connection = _empty_database().connect()
         self.pool = PerilousPool(NODES, self.peril)
         self.pool.on_start = self._begin
         self._new_master()
@@ -164,7 +162,6 @@ class Play:
 
     def close(self) -> None:
         self.connection.close()
-        self._sql.dispose()
 
     def run(self) -> None:
         """Play until the experiment has ended; raises AssertionError if it does not."""
@@ -437,23 +434,23 @@ def _loaded(config: Mapping[str, Any]) -> configs.ExperimentConfig:
     return _LOADED[key]
 
 
-def _prepare_connection(connection: Any, _: Any) -> None:
-    connection.isolation_level = None
-    connection.execute("PRAGMA foreign_keys = ON")
+@functools.cache
+def _empty_database() -> sa.Engine:
+    """An engine of which every connection is a database of its own, with all tables.
 
+    It is one engine for all plays, for it remembers how statements are written.
+    """
+    model = sqlite3.connect(":memory:")
+    first = sa.create_engine("sqlite://", creator=lambda: model, poolclass=sa.pool.StaticPool)
+    with first.begin() as connection:
+        tables.metadata.create_all(connection)
 
-_TABLES: list[str] = []
+    def connect() -> sqlite3.Connection:
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        model.backup(copy)
+        copy.execute("PRAGMA foreign_keys = ON")
+        return copy
 
-
-def _copy_tables(engine: sa.Engine) -> None:
-    """The tables, from the text that making them once has given: a thousand times is a second."""
-    if not _TABLES:
-        model = sa.create_engine("sqlite://")
-        with model.begin() as connection:
-            tables.metadata.create_all(connection)
-            found = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
-            _TABLES.extend(str(row[0]) for row in found if "sqlite_sequence" not in row[0])
-        model.dispose()
-    with engine.begin() as connection:
-        for statement in _TABLES:
-            connection.exec_driver_sql(statement)
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.NullPool)
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return engine
