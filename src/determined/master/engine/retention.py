@@ -191,7 +191,7 @@ def _deleting(tx: Tx) -> list[Experiment]:
 
 def _checkpoints_of(tx: Tx, experiment_id: int) -> list[Checkpoint]:
     there = [state for state in CheckpointState if state is not CheckpointState.DELETED]
-    return checkpoint_rows.page(tx, experiment_id=experiment_id, states=there, limit=None)[0]
+    return checkpoint_rows.all_of(tx, experiment_id=experiment_id, states=there)
 
 
 def _is_end(state: object) -> bool:

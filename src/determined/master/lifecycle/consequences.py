@@ -249,6 +249,8 @@ class Turn:
             return
         search = searches.require(self.tx, experiment.id)
         states = trials.states(self.tx, experiment.id)
+        if experiment.unmanaged and not states:
+            return  # its first run is about to be registered
         state = experiment_state(experiment.wanted, states, search.is_over, search.failure is not None)
         values: dict[str, Any] = {}
         if state is not experiment.state:

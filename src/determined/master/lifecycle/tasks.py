@@ -76,7 +76,7 @@ def delete(tx: Tx, task_id: str) -> Task:
     """Remove an ended task from the database; its folders are the caller's to remove, after the commit."""
     task = _allowed(tx, task_id, Operation.DELETE)
     there = [state for state in CheckpointState if state is not CheckpointState.DELETED]
-    if checkpoints.page(tx, task_id=task_id, states=there, limit=1)[0]:
+    if checkpoints.all_of(tx, task_id=task_id, states=there):
         raise errors.Refused(f"{_name(task)} has checkpoints; delete these first")
     allocations.delete_of(tx, task_id)
     tasks.delete(tx, task_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -70,11 +70,6 @@ def of_experiment(tx: Tx, experiment_id: int) -> list[Allocation]:
     """All attempts of an experiment's trials."""
     query = sa.select(_table).where(_table.c.experiment_id == experiment_id)
     return rows.several(Allocation, tx.execute(query.order_by(_table.c.trial_id, _table.c.run_epoch)))
-
-
-def pages(tx: Tx, ids: Collection[str]) -> list[Allocation]:
-    """These allocations."""
-    return rows.several(Allocation, tx.execute(sa.select(_table).where(_table.c.id.in_([*ids]))))
 
 
 def revoke_tokens(tx: Tx, allocation_id: str) -> None:

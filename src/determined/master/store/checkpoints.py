@@ -14,10 +14,6 @@ from determined.master.store import rows, tables
 from determined.master.store.database import Tx
 
 _table = tables.checkpoints
-SORTED_BY = {
-    name: _table.c[name]
-    for name in ("uuid", "trial_id", "steps_completed", "size", "state", "searcher_metric", "reported_at")
-}
 _UNFINISHED_TRIAL = tuple(state.value for state in TrialState if not state.has_ended)
 _UNFINISHED_EXPERIMENT = tuple(state.value for state in ExperimentState if not state.has_ended)
 
@@ -60,40 +56,22 @@ def update(tx: Tx, uuid: str, **values: Any) -> None:
 _UPDATE = sa.update(_table).where(_table.c.uuid == sa.bindparam("key"))
 
 
-def page(
+def all_of(
     tx: Tx,
     *,
     experiment_id: int | None = None,
-    trial_id: int | None = None,
     task_id: str | None = None,
     states: Collection[CheckpointState] | None = None,
-    sort_by: str = "reported_at",
-    descending: bool = False,
-    offset: int = 0,
-    limit: int | None = 100,
-) -> tuple[list[Checkpoint], int]:
-    """Some checkpoints of those asked for, and how many there are in all; BadRequest for an unknown ``sort_by``."""
-    conditions: list[sa.ColumnElement[bool]] = []
+) -> list[Checkpoint]:
+    """Every checkpoint of an experiment or a task, the oldest first."""
+    query = sa.select(_table)
     if experiment_id is not None:
-        conditions.append(_table.c.experiment_id == experiment_id)
-    if trial_id is not None:
-        conditions.append(_table.c.trial_id == trial_id)
+        query = query.where(_table.c.experiment_id == experiment_id)
     if task_id is not None:
-        conditions.append(_table.c.task_id == task_id)
+        query = query.where(_table.c.task_id == task_id)
     if states is not None:
-        conditions.append(_table.c.state.in_([state.value for state in states]))
-    found = tx.execute(
-        sa.select(_table)
-        .where(*conditions)
-        .order_by(*rows.order(SORTED_BY, sort_by, descending, _table.c.uuid))
-        .offset(offset)
-        .limit(limit)
-    )
-    records = rows.several(Checkpoint, found)
-    if offset == 0 and limit is not None and len(records) < limit:
-        return records, len(records)
-    total = tx.execute(sa.select(sa.func.count()).select_from(_table).where(*conditions)).scalar_one()
-    return records, int(total)
+        query = query.where(_table.c.state.in_([state.value for state in states]))
+    return rows.several(Checkpoint, tx.execute(query.order_by(_table.c.reported_at, _table.c.uuid)))
 
 
 def usable(tx: Tx, *, experiment_id: int | None = None, trial_id: int | None = None) -> list[Sequence[Any]]:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from typing_extensions import Unpack
 
-from determined import errors
 from determined.master import records
 
 R = TypeVar("R")
@@ -42,21 +41,6 @@ def values(record: Any) -> dict[str, Any]:
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of columns, enums as they are stored."""
     return {name: value.value if isinstance(value, enum.Enum) else value for name, value in values.items()}
-
-
-def order(
-    columns: Mapping[str, sa.ColumnElement[Any]], sort_by: str, descending: bool, last: sa.ColumnElement[Any]
-) -> list[sa.ColumnElement[Any]]:
-    """What to order by: one of ``columns``, those without a value at the end, and ``last`` among equals."""
-    if sort_by not in columns:
-        raise errors.BadRequest(f"cannot sort by {sort_by!r}; use one of {', '.join(columns)}")
-    column = columns[sort_by]
-    direction = column.desc() if descending else column.asc()
-    if column is last:
-        return [direction]
-    if getattr(column, "nullable", False):
-        direction = direction.nulls_last()
-    return [direction, last.desc() if descending else last.asc()]
 
 
 @functools.cache

@@ -145,7 +145,7 @@ experiments = sa.Table(
     _text("description"),
     _text("notes"),
     sa.Column("labels", Document, nullable=False),
-    sa.Column("state", sa.Text, nullable=False, index=True),
+    sa.Column("state", sa.Text, nullable=False),
     sa.Column("wanted", sa.Text, nullable=False),
     _flag("archived"),
     sa.Column("progress", sa.Float(53), nullable=False, default=0.0),
@@ -182,6 +182,9 @@ experiments = sa.Table(
     _text("written_config"),  # the YAML as it was submitted
     sa.Index("experiments_shown", "archived", "id"),
     sa.Index("experiments_in_project", "project_id", "archived", "id"),
+    sa.Index("experiments_of_user", "user_id", "archived", "id"),
+    sa.Index("experiments_by_state", "state", "wanted", "id"),
+    sa.Index("experiments_by_metric", "best_metric", "id"),
     # An id names folders and processes outside of the database, so that none is ever given twice.
     sqlite_autoincrement=True,
 )

@@ -14,22 +14,6 @@ from determined.master.store import rows, tables
 from determined.master.store.database import Tx
 
 _table = tables.trials
-SORTED_BY = {
-    name: _table.c[name]
-    for name in (
-        "id",
-        "number",
-        "state",
-        "steps_completed",
-        "progress",
-        "restarts",
-        "best_metric",
-        "best_step",
-        "created_at",
-        "started_at",
-        "ended_at",
-    )
-}
 
 
 def get(tx: Tx, trial_id: int) -> Trial | None:
@@ -68,42 +52,6 @@ def of_experiment(
     if states is not None:
         query = query.where(_table.c.state.in_([state.value for state in states]))
     return rows.several(Trial, tx.execute(query.order_by(_table.c.number)))
-
-
-def page(
-    tx: Tx,
-    experiment_id: int | None = None,
-    *,
-    states: Collection[TrialState] | None = None,
-    ids: Collection[int] | None = None,
-    sort_by: str = "id",
-    descending: bool = False,
-    offset: int = 0,
-    limit: int | None = 100,
-) -> tuple[list[Trial], int]:
-    """Some trials, of one experiment or of all, and how many there are in all.
-
-    Raises BadRequest for an unknown ``sort_by``. Those without a value come last either way.
-    """
-    conditions: list[sa.ColumnElement[bool]] = []
-    if experiment_id is not None:
-        conditions.append(_table.c.experiment_id == experiment_id)
-    if states is not None:
-        conditions.append(_table.c.state.in_([state.value for state in states]))
-    if ids is not None:
-        conditions.append(_table.c.id.in_([*ids]))
-    found = tx.execute(
-        sa.select(_table)
-        .where(*conditions)
-        .order_by(*rows.order(SORTED_BY, sort_by, descending, _table.c.id))
-        .offset(offset)
-        .limit(limit)
-    )
-    records = rows.several(Trial, found)
-    if offset == 0 and limit is not None and len(records) < limit:
-        return records, len(records)
-    total = tx.execute(sa.select(sa.func.count()).select_from(_table).where(*conditions)).scalar_one()
-    return records, int(total)
 
 
 def insert(tx: Tx, values: Mapping[str, Any]) -> int:

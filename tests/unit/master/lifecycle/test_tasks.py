@@ -156,17 +156,6 @@ def test_only_ended_tasks_without_checkpoints_are_deleted(world: World) -> None:
     assert world.look(allocation_rows.of_task, task.id) == []
 
 
-def test_lists_are_filtered_sorted_and_paged(world: World) -> None:
-    for kind in ("job", "command", "job"):
-        create(world, kind)
-        world.later()
-    found, total = world.look(task_rows.page, kind="job", sort_by="id", descending=False, limit=1)
-    assert ([task.id for task in found], total) == (["job-1"], 2)
-    assert [task.id for task in world.look(task_rows.page)[0]] == ["job-2", "command-1", "job-1"]
-    with pytest.raises(errors.BadRequest, match="cannot sort by 'config'"):
-        world.look(task_rows.page, sort_by="config")
-
-
 def test_only_jobs_make_room_for_others(world: World) -> None:
     create(world, "job")
     create(world, "notebook")

@@ -186,6 +186,12 @@ def open_world(folder: pathlib.Path, empty_database: pathlib.Path) -> Iterator[W
     clock = [1_700_000_000.0]
     shutil.copy(empty_database, folder / "master.db")
     db = open_database(str(folder / "master.db"), lambda: clock[0])
+
+    @sa.event.listens_for(db.engine, "connect")
+    def hurry(connection: Any, _: Any) -> None:
+        # Nothing here pulls the plug, and a sync for every change is most of what these tests would do.
+        connection.execute("PRAGMA synchronous = OFF")
+
     try:
         yield World(db, clock)
     finally:

@@ -265,9 +265,11 @@ def upgrade() -> None:
         sa.UniqueConstraint("external_id"),
         sqlite_autoincrement=True,
     )
+    op.create_index("experiments_by_metric", "experiments", ["best_metric", "id"], unique=False)
+    op.create_index("experiments_by_state", "experiments", ["state", "wanted", "id"], unique=False)
     op.create_index("experiments_in_project", "experiments", ["project_id", "archived", "id"], unique=False)
+    op.create_index("experiments_of_user", "experiments", ["user_id", "archived", "id"], unique=False)
     op.create_index("experiments_shown", "experiments", ["archived", "id"], unique=False)
-    op.create_index(op.f("ix_experiments_state"), "experiments", ["state"], unique=False)
     op.create_table(
         "search_events",
         sa.Column("experiment_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
