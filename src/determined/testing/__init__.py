@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from determined.testing.pools import PoolConformance
 from determined.testing.scheduling import SchedulingConformance
 from determined.testing.search import SearchConformance
 from determined.testing.storage import StorageConformance
 
-__all__ = ["SchedulingConformance", "SearchConformance", "StorageConformance"]
+__all__ = ["PoolConformance", "SchedulingConformance", "SearchConformance", "StorageConformance"]

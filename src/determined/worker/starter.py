@@ -6,6 +6,7 @@ forks could not any more. With ``--bare`` it has no torch, is ready at once, and
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -30,7 +31,8 @@ from determined.worker import allocation, gang, processes, sweeper, warm
 # What a training script imports first.
 _PRELOADED = ("numpy", "torch", "torch._dynamo", "torch.utils.data", "torch.distributed", "determined.pytorch")
 _ALSO = ("determined.client.transport", "determined.core.uplink", "determined.wire.reports", "determined.core")
-_IDLE_SECONDS = 1800.0
+# How long it waits for somebody to hold a connection to it, or to ask.
+_ALONE_SECONDS = 15.0
 _LOOK_SECONDS = 2.0
 _REQUEST_SECONDS = 2.0
 _MOST_BYTES = 4 << 20
@@ -96,6 +98,7 @@ class Starter:
         self._born = self._own_inode()
         self._code = _code_now()
         self._asked_at = time.monotonic()
+        self._holders: set[socket.socket] = set()
 
     def serve(self) -> None:
         self._listener.setblocking(False)
@@ -109,13 +112,22 @@ class Starter:
                 for key, _ in selector.select(_LOOK_SECONDS):
                     if key.fd == reader:
                         os.read(reader, 4096)
-                    elif not self._accept():
+                    elif key.fileobj in self._holders:
+                        self._release(key.fileobj, selector)
+                    elif not self._accept(selector):
                         return
                 _reap()
-                is_idle = time.monotonic() - self._asked_at > _IDLE_SECONDS
+                is_alone = not self._holders and time.monotonic() - self._asked_at > _ALONE_SECONDS
                 # The folder is gone, or another starter has taken the place.
-                if is_idle or self._own_inode() != self._born:
+                if is_alone or self._own_inode() != self._born:
                     return
+
+    def _release(self, holder: object, selector: selectors.BaseSelector) -> None:
+        assert isinstance(holder, socket.socket)
+        selector.unregister(holder)
+        self._holders.discard(holder)
+        holder.close()
+        self._asked_at = time.monotonic()
 
     def _own_inode(self) -> int | None:
         try:
@@ -123,19 +135,26 @@ class Starter:
         except OSError:
             return None
 
-    def _accept(self) -> bool:
+    def _accept(self, selector: selectors.BaseSelector) -> bool:
         """Serve one request; False when we are out of date, and whoever asked must find another."""
         try:
             connection, _ = self._listener.accept()
         except OSError:
             return True
         lock: int | None = None
-        with connection:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(connection)
             connection.settimeout(_REQUEST_SECONDS)
             try:
                 if _user_of(connection) != os.getuid():
                     return True
-                request, lock = _receive(connection)
+                received = _receive(connection)
+                if received is None:
+                    stack.pop_all()
+                    self._holders.add(connection)
+                    selector.register(connection, selectors.EVENT_READ)
+                    return True
+                request, lock = received
                 if self._code != _code_now():
                     return False
                 self._asked_at = time.monotonic()
@@ -151,8 +170,11 @@ class Starter:
         return True
 
 
-def _receive(connection: socket.socket) -> tuple[dict[str, object], int]:
+def _receive(connection: socket.socket) -> tuple[dict[str, object], int] | None:
+    """A request with its lock; None from somebody who only wants us to stay."""
     head, descriptors, _, _ = socket.recv_fds(connection, 8, 1)
+    if head == bytes(8) and not descriptors:
+        return None
     if len(descriptors) != 1 or len(head) != 8:
         raise ValueError("not a request")
     try:

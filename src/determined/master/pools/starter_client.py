@@ -29,6 +29,8 @@ class Starters:
         self._environ = dict(environ)
         self._tried: dict[str, float] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
+        # A starter stays for as long as somebody holds a connection to it.
+        self._held: dict[str, socket.socket] = {}
 
     def prepare(self, python: str) -> None:
         """See that there will be starters, without waiting for them."""
@@ -43,12 +45,16 @@ class Starters:
         for interpreter, is_bare in [*wanted, (sys.executable, True)]:
             pid = self._ask(self._socket(interpreter, is_bare), spec, output, lock)
             if pid is not None:
+                self._hold(self._socket(interpreter, is_bare))
                 return pid
+            self._let_go(self._socket(interpreter, is_bare))
             self._bring_up(interpreter, is_bare=is_bare)
         return None
 
     def close(self) -> None:
-        """Starters serve the next master too, and leave by themselves; only our account of them ends."""
+        """Starters serve a master that follows soon, and leave by themselves; only our account of them ends."""
+        for address in list(self._held):
+            self._let_go(self._folder / address)
         for process in self._processes:
             process.poll()
             process.returncode = process.returncode or 0  # Not ours to wait for.
@@ -71,6 +77,24 @@ class Starters:
                 return int(answer) if answer else None
             except (OSError, ValueError):
                 return None
+
+    def _hold(self, address: pathlib.Path) -> None:
+        if address.name in self._held:
+            return
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            with _short(address) as name:
+                connection.connect(name)
+            connection.sendall(bytes(8))
+        except OSError:
+            connection.close()
+            return
+        self._held[address.name] = connection
+
+    def _let_go(self, address: pathlib.Path) -> None:
+        connection = self._held.pop(address.name, None)
+        if connection is not None:
+            connection.close()
 
     def _bring_up(self, python: str, *, is_bare: bool) -> None:
         self._processes = [process for process in self._processes if process.poll() is None]
