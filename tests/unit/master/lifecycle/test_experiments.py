@@ -68,6 +68,11 @@ def test_the_seed_is_the_configs_or_drawn(world: World) -> None:
     assert len(drawn) == 3 and all(0 <= seed < 2**31 for seed in drawn)
 
 
+def test_what_draws_nothing_is_seeded_as_a_plain_script(world: World) -> None:
+    experiment = world.create(seed=None)
+    assert experiment.seed == DEFAULT_SEED and world.trials(experiment.id)[0].seed == DEFAULT_SEED
+
+
 def test_ids_are_never_used_again(world: World) -> None:
     first = world.create()
     (trial,) = world.trials(first.id)
