@@ -61,6 +61,9 @@ class Settings(Section):
     )
     tls_cert: pathlib.Path | None = pydantic.Field(None, description="Certificate chain (PEM); serves HTTPS.")
     tls_key: pathlib.Path | None = pydantic.Field(None, description="Private key (PEM) of `tls_cert`.")
+    tls_ca: pathlib.Path | None = pydantic.Field(
+        None, description="Authorities (PEM) by which nodes know `tls_cert`; absent: `tls_cert` itself."
+    )
     cluster_name: Text = pydantic.Field("", description="What people call this cluster.")
     owner: Name | None = pydantic.Field(
         None, description="Name of the first administrator; absent: whoever first starts the master."

@@ -40,7 +40,8 @@ class Site:
     @property
     def cert_file(self) -> str | None:
         """The certificate that nodes are to trust, if it is not one that everybody trusts."""
-        return str(self.settings.tls_cert) if self.settings.tls_cert is not None else None
+        found = self.settings.tls_ca or self.settings.tls_cert
+        return None if found is None else str(found)
 
     def allocation_folder(self, allocation_id: str) -> pathlib.Path:
         """What a node process on this machine keeps of one attempt."""
