@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from typing import Any
 
@@ -10,6 +9,7 @@ import sqlalchemy as sa
 
 from determined import config as configs
 from determined import storage
+from determined.master.api.doorkeeper import hash_of, new_token
 from determined.master.lifecycle import experiments, runs
 from determined.master.lifecycle.reports import ingest
 from determined.master.records import Experiment
@@ -45,8 +45,10 @@ class Run:
         self.master = master
         self.sent = 0
 
+        self.token = new_token()
+
         def register(tx: Tx) -> runs.Run:
-            return runs.register(tx, RegisterRun(name=name, **asked), 1, is_admin=True, token_hash=os.urandom(32).hex())
+            return runs.register(tx, RegisterRun(name=name, **asked), 1, is_admin=True, token_hash=hash_of(self.token))
 
         self.run = master.write(register)
         self.trial_id = self.run.trial.id
