@@ -27,6 +27,7 @@ from determined.search.method import (
 )
 
 SNAPSHOT_EVERY = 200
+_OF_SEARCH = ("searcher", "hyperparameters")
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,9 @@ def go_on_with(tx: Tx, experiment: Experiment, config: ExperimentConfig) -> None
     method.load(live.method.dump())
     changed = _Live(method, live.events)
     _remember(tx, experiment.id, changed)
-    _tell(tx, experiment.id, "continue", None, config.as_dict(), lambda: ())
+    # What else the config holds, secrets among it, has no place in the history of a search.
+    told = {name: part for name, part in config.as_dict().items() if name in _OF_SEARCH}
+    _tell(tx, experiment.id, "continue", None, told, lambda: ())
     _save(tx, experiment.id, changed)
 
 
@@ -112,7 +115,7 @@ def replay(
                 answers.append([*method.on_exit(event.trial, Exit(event.told))])
             case "continue":
                 known = method.dump()
-                method = build_method(configs.load(event.told), seed)
+                method = build_method(configs.load({**config.as_dict(), **event.told}), seed)
                 method.load(known)
                 answers.append([])
     return method, answers

@@ -89,8 +89,7 @@ class World:
         """What its search knows when replayed from the first event; what it answers then, and what it answered."""
         events = self.look(searches.events, experiment_id)
         experiment = self.experiment(experiment_id)
-        config = configs.load(events[-1].told if events[-1].kind == "continue" else experiment.config)
-        method, answers = searching.replay(events, config, experiment.seed)
+        method, answers = searching.replay(events, configs.load(experiment.config), experiment.seed)
         return method.dump(), answers, [searching.answered(event) for event in events]
 
     # Trials.
