@@ -425,12 +425,15 @@ def series(
     level = max(level, 1)
     width = WIDTH**level
     full = opened.count // width
-    found = _read_buckets(tx, key, level, begin // width, min(full, -(-end // width)) - 1)
+    found = _read(tx, key, level, begin // width, min(full, -(-end // width)) - 1)
     rest = opened.whole(level)
     if rest is not None and end > full * width:
-        found.append(rest)
-    inside = [bucket for bucket in found if bucket.last_step > low and (high is None or bucket.first_step <= high)]
-    return _series(opened.count, inside, points)
+        found.append(_values(rest))
+    while found and found[0][1] <= low:
+        del found[0]
+    while found and high is not None and found[-1][0] > high:
+        del found[-1]
+    return _series(opened.count, found, points)
 
 
 def load_tail(tx: Tx, trial_id: int, group: str) -> Tail:
@@ -463,7 +466,7 @@ def read_rows(
     values = {"trial_id": trial_id, "group": group, "after": after_steps}
     if to_steps is not None:
         values["to"] = to_steps
-    found: Iterable[Any] = tx.execute(statement, values)
+    found: Iterable[Any] = tx.execute(statement, values).all()
     return [Row(steps, time, tables.decode(metrics)) for steps, time, metrics in found]
 
 
@@ -498,13 +501,21 @@ _SELECT_BUCKETS = (
 _Key = tuple[int, str, str]
 
 
-def _read_buckets(tx: Tx, key: _Key, level: int, low: int, high: int) -> list[Bucket]:
+# A bucket as it is read: its fields, in their order.
+_Read = tuple[int, int, float | None, float | None, float | None, float]
+
+
+def _read(tx: Tx, key: _Key, level: int, low: int, high: int) -> list[_Read]:
     if high < low:
         return []
     trial_id, group, name = key
     values = {"trial_id": trial_id, "group": group, "name": name, "level": level, "low": low, "high": high}
-    found: Iterable[Any] = tx.execute(_SELECT_BUCKETS, values)
-    return [Bucket(*row) for row in found]
+    found: list[Any] = [*tx.execute(_SELECT_BUCKETS, values).all()]
+    return found
+
+
+def _read_buckets(tx: Tx, key: _Key, level: int, low: int, high: int) -> list[Bucket]:
+    return [Bucket(*found) for found in _read(tx, key, level, low, high)]
 
 
 def _first_ending_after(tx: Tx, key: _Key, count: int, steps: int) -> int:
@@ -532,32 +543,40 @@ def _height(count: int) -> int:
     return height
 
 
-def _read_singly(tx: Tx, trial_id: int, group: str, name: str, low: int, high: int | None) -> list[Bucket]:
-    found = []
+def _read_singly(tx: Tx, trial_id: int, group: str, name: str, low: int, high: int | None) -> list[_Read]:
+    found: list[_Read] = []
     for row in read_rows(tx, trial_id, group, low, high):
         value = row.metrics.get(name)
         if type(value) is not float:
             value = dict(_numbers(row.metrics)).get(name)
             if value is None:
                 continue
-        found.append(Bucket(row.steps, row.steps, value, value, value, row.time))
+        found.append((row.steps, row.steps, value, value, value, row.time))
     return found
 
 
-def _series(total: int, found: Sequence[Bucket], points: int) -> Series:
+def _series(total: int, found: Sequence[_Read], points: int) -> Series:
     """Join neighbours until there are few enough."""
+    if not found:
+        return Series(total, [], [], [], [], [])
+    _, steps, low, high, last, time = [[*column] for column in zip(*found)]
     if len(found) > points:
         width = -(-len(found) // points)
-        joined = (_joined(found[at : at + width]) for at in range(0, len(found), width))
-        found = [bucket for bucket in joined if bucket is not None]
-    return Series(
-        total,
-        [bucket.last_step for bucket in found],
-        [_number(bucket.last) for bucket in found],
-        [_number(bucket.min) for bucket in found],
-        [_number(bucket.max) for bucket in found],
-        [bucket.time for bucket in found],
-    )
+        low, high = _extremes(low, width, min), _extremes(high, width, max)
+        ends = slice(width - 1, None, width)
+        steps, last, time = (
+            column[ends] + (column[-1:] if len(column) % width else []) for column in (steps, last, time)
+        )
+    return Series(total, steps, [*map(_number, last)], [*map(_number, low)], [*map(_number, high)], time)
+
+
+def _extremes(values: list[Any], width: int, which: Callable[[Iterable[Any]], Any]) -> list[Any]:
+    """The smallest, or largest, of each so many values."""
+    parts = (values[at : at + width] for at in range(0, len(values), width))
+    # Looked for once rather than in every part; NaN is not equal to itself.
+    if None not in values and all(value == value for value in values):
+        return [which(part) for part in parts]
+    return [which([value for value in part if value is not None and value == value] or [None]) for part in parts]
 
 
 def _joined(buckets: Sequence[Bucket]) -> Bucket | None:
