@@ -47,6 +47,7 @@ def masters_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A test that forgets to name a place for its master, or its credentials, does not find the user's."""
     place = tmp_path_factory.mktemp("masters")
     os.environ["DET_MASTER_DIR"] = str(place / "master")
+    os.environ["DET_MASTER_PORT"] = "0"
     os.environ["XDG_CONFIG_HOME"] = str(place / "config")
     with masters.stopped_afterwards(place / "master"):
         yield
