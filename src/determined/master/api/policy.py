@@ -48,7 +48,7 @@ class Policy:
     allocations: Allocations = "none"
     replays: bool = True
 
-    def __call__(self) -> None:
+    async def __call__(self) -> None:
         """Nothing: GuardedRoute asks ``check`` before the body is read. This makes it a dependency, to be declared."""
 
     def check(self, caller: Identity, allocation_id: str | None) -> None:
