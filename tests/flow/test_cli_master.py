@@ -231,6 +231,35 @@ def test_ctrl_c_only_stops_looking(place: Place) -> None:
     place.det("e", "wait", str(experiment))
 
 
+def test_a_terminal_shows_a_table_that_stays_calm(place: Place) -> None:
+    import pexpect
+
+    with gate(place, "terminal") as path:
+        config = place.config({"x": {"type": "categorical", "vals": [1.0, 2.0]}, "gate": str(path)})
+        terminal = pexpect.spawn(
+            sys.executable,
+            ["-m", "determined.cli.main", "e", "create", config, str(place.project), "-f"],
+            dimensions=(30, 80),
+            env={**place.environ, "TERM": "xterm"},
+            cwd=str(place.folder),
+            timeout=60,
+            encoding="utf-8",
+        )
+        try:
+            terminal.expect("Created experiment ([0-9]+)")
+            experiment = terminal.match.group(1)
+            # What both have in common is not repeated in every row.
+            terminal.expect("running .* x [12]\r\n")
+            assert "gate" not in terminal.before
+            terminal.sendintr()
+            terminal.expect("keeps running")
+            terminal.expect(pexpect.EOF)
+        finally:
+            terminal.close()
+        assert terminal.exitstatus == 130
+    place.det("e", "wait", experiment)
+
+
 def test_what_an_experiment_is_called(place: Place) -> None:
     experiment = str(place.create({"x": 1.0}, name="evil\x1b[31m\u202ename"))
     place.det("e", "wait", experiment)
@@ -263,7 +292,8 @@ def test_mistakes_are_told_here_and_nothing_is_created(place: Place) -> None:
     assert "did you mean entrypoint?" in place.said
     place.det("e", "describe", "nope", code=1)
     assert "there is no experiment 'nope'" in place.said
-    place.det("e", "kill", "x", code=2)
+    place.det("e", "kill", "3-", code=2)
+    place.det("e", "kill", "nope", code=1)
     assert place.det("e", "list", "--all", "--json") == before
 
 

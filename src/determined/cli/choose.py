@@ -57,6 +57,14 @@ def ids(written: Sequence[str]) -> list[int]:
     return list(found)
 
 
+def experiments(master: Master, written: Sequence[str]) -> list[int]:
+    """The ids of several experiments, by ids as in ``ids``, by name, or ``latest``."""
+    found: dict[int, None] = {}
+    for text in written:
+        found.update(dict.fromkeys(ids([text]) if text[:1].isdigit() else [experiment(master, text).id]))
+    return list(found)
+
+
 def experiment(master: Master, wanted: str) -> ExperimentView:
     """An experiment by its id, ``latest``, its name, or the start of a name that no other has."""
     if wanted.isdecimal():

@@ -153,19 +153,26 @@ _operation("retry", "tries its failed trials again", "Start the failed trials ag
 @verb(app, "delete")
 def delete(context: typer.Context, which: terms.ExperimentIds, yes: terms.Yes = False) -> None:
     """Delete experiments with their metrics, logs and checkpoints, for good."""
-    ids = choose.ids(which)
+    _require_ids(which)
     master = session.master(context)
+    ids = choose.experiments(master, which)
     if not yes:
         names = ", ".join(f"{each} ({master.experiment(each).name})" for each in ids[:5])
         more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
         typer.confirm(render.plain(f"Delete {names}{more} with all checkpoints, for good?"), abort=True, err=True)
-    _operate(context, which, "delete", "is being deleted")
+    _operate(context, [str(each) for each in ids], "delete", "is being deleted")
+
+
+def _require_ids(which: Sequence[str]) -> None:
+    """Tell of a slip before anybody is asked for anything."""
+    choose.ids([text for text in which if text[:1].isdigit()])
 
 
 def _operate(context: typer.Context, which: Sequence[str], operation: str, done: str) -> None:
+    _require_ids(which)
     master = session.master(context)
     failed = False
-    for each in choose.ids(which):
+    for each in choose.experiments(master, which):
         try:
             if operation == "delete":
                 master.delete_experiment(each)
@@ -261,9 +268,7 @@ def list_trials(
     page = master.experiment_trials(
         view.id, sort_by=sort_by, order="desc" if is_falling else "asc", offset=offset, limit=limit
     )
-    rows = [_trial_row(each, view, form) for each in page.items]
-    columns = ["id", "state", "progress", "steps", "best", "restarts", "hyperparameters"]
-    render.listing(rows, columns, form, empty=f"Experiment {view.id} has no trials yet.")
+    _print_trials(page.items, view, form, empty=f"Experiment {view.id} has no trials yet.")
 
 
 def _trial_row(trial: TrialView, view: ExperimentView, form: render.Format) -> Mapping[str, Any]:
@@ -354,9 +359,13 @@ def describe(
         render.document(documents[0] if len(documents) == 1 else documents, form)
 
 
-def _print_trials(trials: Sequence[TrialView], view: ExperimentView, form: render.Format) -> None:
+def _print_trials(trials: Sequence[TrialView], view: ExperimentView, form: render.Format, empty: str = "") -> None:
     columns = ["id", "state", "progress", "steps", "best", "restarts", "hyperparameters"]
-    render.listing([_trial_row(each, view, form) for each in trials], columns, form)
+    rows = [_trial_row(each, view, form) for each in trials]
+    if form is render.Format.TABLE:
+        apart = render.differing([each.hparams for each in trials])
+        rows = [{**row, "hyperparameters": part} for row, part in zip(rows, apart)]
+    render.listing(rows, columns, form, empty=empty)
 
 
 def _print_metrics(rows: Sequence[Any], form: render.Format) -> None:

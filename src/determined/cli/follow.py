@@ -188,6 +188,7 @@ def _entries(view: ExperimentView, trials: Sequence[TrialView]) -> list[Entry]:
         return running, sign * each.best_metric if each.best_metric is not None else float("inf"), each.id
 
     entries = []
+    apart = dict(zip((each.id for each in trials), render.differing([each.hparams for each in trials])))
     for each in sorted(trials, key=rank):
         metric = "" if each.best_metric is None else render.number(each.best_metric)
         best = " ●" if each.id == view.best_trial_id else ""
@@ -197,7 +198,7 @@ def _entries(view: ExperimentView, trials: Sequence[TrialView]) -> list[Entry]:
             "progress": progress(each.progress),
             "steps": each.steps_completed,
             "metric": f"{metric}{best}",
-            "hyperparameters": each.hparams,
+            "hyperparameters": apart[each.id],
         }
         news = f"trial {each.id}: {each.state.lower()}"
         if each.state in ENDED and metric:

@@ -484,6 +484,7 @@ class _Search:
             return trial.process is None, float("inf") if value is None else sign * value, trial.number
 
         entries = []
+        apart = dict(zip(self._trials, render.differing([trial.hparams for trial in self._trials.values()])))
         for trial in sorted(self._trials.values(), key=rank):
             value = trial.best(self._smaller)
             metric = "" if value is None else render.number(value)
@@ -494,7 +495,7 @@ class _Search:
                 "progress": f"{100 * trial.progress:.0f}%",
                 "steps": trial.steps,
                 "metric": f"{metric}{mark}",
-                "hyperparameters": trial.hparams,
+                "hyperparameters": apart[trial.number],
             }
             news = f"trial {trial.number}: {trial.state}"
             if trial.state in _ENDED and metric:

@@ -125,6 +125,15 @@ def table(rows: Sequence[Row], columns: Sequence[str], width: int | None = None)
     return "\n".join(lines)
 
 
+def differing(maps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of several maps what tells them apart; all of it where there is only one."""
+    if len(maps) < 2:
+        return [dict(each) for each in maps]
+    names = dict.fromkeys(name for each in maps for name in each)
+    apart = [name for name in names if any(each.get(name) != maps[0].get(name) for each in maps[1:])]
+    return [{name: each[name] for name in apart if name in each} for each in maps]
+
+
 def terminal_width() -> int | None:
     """How many columns a person sees; None where output goes to a file or another program."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

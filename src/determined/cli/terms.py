@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 ExperimentId = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Its id, its name, or 'latest'.")]
-ExperimentIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of experiments: 3, or 3,5, or 3-7.")]
+ExperimentIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids (3, or 3,5, or 3-7), names, or latest.")]
 TrialId = Annotated[int, typer.Argument(metavar="TRIAL", help="Its id.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="Its id, for example job-3.")]
 
