@@ -94,6 +94,16 @@ def running(folder: pathlib.Path, *flags: str, environ: Mapping[str, str] | None
         started.end(signal.SIGKILL)
 
 
+def raw(port: int, sent: bytes) -> bytes:
+    """All that is answered to these bytes."""
+    found = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(sent)
+        while piece := connection.recv(65536):
+            found += piece
+    return found
+
+
 def refused(folder: pathlib.Path, *flags: str, environ: Mapping[str, str] | None = None) -> str:
     """What a master says that does not start."""
     started = MasterProcess(folder, *flags, environ=environ)
@@ -115,6 +125,9 @@ def test_it_serves_stops_when_told_and_leaves_nothing_open(tmp_path: pathlib.Pat
         for path in (master.folder, *master.folder.rglob("*")):
             assert path.stat().st_mode & 0o077 == 0, path
         assert psutil.Process(master.process.pid).memory_info().rss < 150 * 2**20
+        for garbage in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"G@T\r\n\r\n", b"GET /\r\n\r\n"):
+            said = raw(master.port, garbage)
+            assert said.startswith(b"HTTP/1.1 4") and all(name in said for name, _ in HEADERS), (garbage, said)
         # A stream that is open does not keep it from stopping.
         with httpx.stream("GET", f"{master.url}/api/v1/changes", headers={"Authorization": f"Bearer {master.token}"}):
             begin = time.monotonic()

@@ -30,6 +30,7 @@ import determined
 from determined import errors
 from determined.master import app as composition
 from determined.master import settings as master_settings
+from determined.master.api.gate import HEADERS
 from determined.master.listening import bounded_protocol
 from determined.master.settings import Settings
 
@@ -177,7 +178,7 @@ def _config(settings: Settings, app: FastAPI) -> uvicorn.Config:
         app,
         lifespan="off",
         ws="none",
-        http=bounded_protocol(settings.client_timeout_seconds, settings.max_connections),
+        http=bounded_protocol(settings.client_timeout_seconds, settings.max_connections, HEADERS),
         log_config=None,
         access_log=False,
         server_header=False,
