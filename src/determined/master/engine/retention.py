@@ -12,7 +12,7 @@ import logging
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from determined import errors
 from determined.master.engine.launching import Site
@@ -160,17 +160,9 @@ def _mark(tx: Tx, experiment_id: int, trial_id: int | None) -> None:
     experiment = experiment_rows.require(tx, experiment_id)
     if experiment.state in (ExperimentState.DELETING, ExperimentState.DELETE_FAILED):
         return
-    needed: set[str | None] = set()
-    if not experiment.state.has_ended:
-        # The search may yet copy any trial: from the latest it has.
-        of_it: Iterable[int] = (
-            [trial_id] if trial_id else (trial.id for trial in trial_rows.of_experiment(tx, experiment_id))
-        )
-        needed = {trial_rows.require(tx, its_id).latest_checkpoint for its_id in of_it}
     for uuid in checkpoints.deletable(tx, experiment_id, trial_id):
-        if uuid not in needed:
-            with contextlib.suppress(errors.Refused):
-                checkpoints.mark_deleting(tx, uuid)
+        with contextlib.suppress(errors.Refused):
+            checkpoints.mark_deleting(tx, uuid)
 
 
 def _first_look(tx: Tx) -> tuple[int, list[int]]:
