@@ -70,7 +70,11 @@ def _config(asked: RegisterRun) -> ExperimentConfig:
     for name in ("workspace", "project"):
         written.pop(name, None)
     if asked.hparams and not written.get("hyperparameters"):
-        written["hyperparameters"] = {name: {"type": "const", "val": value} for name, value in asked.hparams.items()}
+        constants = {name: {"type": "const", "val": value} for name, value in asked.hparams.items()}
+        checked = loading.check({**written, "hyperparameters": constants}, name_hint="run")
+        # The trial has them in any case; a config cannot hold all that a script may have computed, such as NaN.
+        if checked.config is not None:
+            return checked.config
     return loading.load(written, name_hint="run", file="the run's config")
 
 
