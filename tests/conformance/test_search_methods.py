@@ -8,7 +8,10 @@ import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import pytest
+
 from determined import config, search, testing
+from determined.testing import imaginary_search
 
 SPACE: dict[str, Any] = {
     "global_batch_size": 1,
@@ -139,3 +142,18 @@ class TestQmc(Sampled):
 class TestGp(Sampled):
     searcher = {"name": "gp", "metric": "loss", "max_trials": 14, "max_concurrent_trials": 2}
     seeds = range(1)
+
+
+THOUSAND = (TestRandom, TestGrid, TestAsha, TestAshaWithPromotions, TestAdaptiveAsha, TestPopulation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", THOUSAND, ids=lambda kind: str(kind.__name__))
+def test_of_a_thousand_disturbed_searches_none_is_stuck_or_lost(kind: type[Conformance]) -> None:
+    """A failure is seen again from its seed: ``TestX().search(seed, order=3, faults=...)``."""
+    suite = kind()
+    for seed in range(1000 // len(THOUSAND) + 1):
+        draw = random.Random(seed)
+        faults = imaginary_search.Faults(*(draw.choice((0.0, 0.02, 0.2)) for _ in range(5)))
+        done = suite.search(seed, order=3, faults=faults, places=draw.choice((None, 1, 4)))
+        assert all(trial.exit is not None for trial in done.trials.values()), f"seed {seed}"

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from bench import scheduling
+from bench import scheduling, search
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -42,3 +42,14 @@ def test_the_scheduling_measurement_times_every_pass() -> None:
         assert len(times) == 3, name
         assert all(wall > 0 for wall, _ in times), name
     assert scheduling.percentile([3.0, 1.0, 2.0], 0.99) == 3.0
+
+
+def test_the_search_measurement_times_ours_and_optuna_in_turns(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search.main(["--rounds", "2", "--trials", "20", "--results", str(tmp_path)])
+    assert "One decision, median" in capsys.readouterr().out
+    found = json.loads((tmp_path / "search.json").read_text())["details"]
+    assert {name.split(",")[0] for name in found} == {"random", "grid", "ASHA", "adaptive ASHA", "TPE"}
+    for name, times in found.items():
+        assert times["ours"] and len(times["optuna"]) in (0, len(times["ours"])), name

@@ -203,7 +203,7 @@ class Bracket(abc.ABC):
         if number == len(self._rungs) - 1:
             return f"rung {number + 1}: the last one, {reached}"
         cut = rung[max(self._allowance(number), 1) - 1][0]
-        place = _ordinal(bisect.bisect_left(rung, (cost, -1)) + 1)
+        place = ordinal(bisect.bisect_left(rung, (cost, -1)) + 1)
         return f"rung {number + 1}: {place} of {len(rung)}, {reached}, cut at {self._goal.shown(cut)}"
 
 
@@ -355,6 +355,6 @@ class Promoting(Bracket):
         self._coming[self._training.pop(trial)] -= 1
 
 
-def _ordinal(number: int) -> str:
+def ordinal(number: int) -> str:
     suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"

@@ -110,14 +110,17 @@ def _run(
         for bracket in method.brackets:
             if isinstance(bracket, Stopping):
                 bracket.by_count = metric is None
-    cluster = ImaginaryTrials(method, metric_of(config), length, places, metric or _imaginary(seed))
+    cluster = ImaginaryTrials(method, metric_of(config), length, places, metric or _imaginary(config, seed))
     if not cluster.run():
         notices.append(f"the search had not ended after {len(cluster.reached)} trials, and was not followed further")
     return collections.Counter(cluster.reached.values()), cluster.now if length else 0.0
 
 
-def _imaginary(seed: int) -> Metric:
-    """Trials that are as good as they are from the beginning, by chance."""
+def _imaginary(config: ExperimentConfig, seed: int) -> Metric:
+    """Trials that are as good from the beginning as they will ever be."""
+    if isinstance(config.searcher, (sections.AsyncHalving, sections.AdaptiveAsha)):
+        # The best come first, so that nobody goes on who is overtaken later.
+        return lambda trial, _: float(trial if config.searcher.smaller_is_better else -trial)
     return lambda trial, _: trial_rng(seed, trial, "imaginary").random()
 
 
