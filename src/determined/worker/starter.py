@@ -31,6 +31,7 @@ from determined.worker import allocation, gang, processes, sweeper, warm
 # What a training script imports first.
 _PRELOADED = ("numpy", "torch", "torch._dynamo", "torch.utils.data", "torch.distributed", "determined.pytorch")
 _ALSO = ("determined.client.transport", "determined.core.uplink", "determined.wire.reports", "determined.core")
+_INPUT = 0  # Whoever started us holds the other end.
 # How long it waits for somebody to hold a connection to it, or to ask.
 _ALONE_SECONDS = 15.0
 _LOOK_SECONDS = 2.0
@@ -67,10 +68,12 @@ def main(arguments: list[str]) -> int:
     _use_large_pages()
     with socket.socket(socket.AF_UNIX) as listener:
         _listen(listener, address)
+        starter = Starter(listener, address, start_rank, lock)
         try:
-            Starter(listener, address, start_rank, lock).serve()
+            starter.serve()
         finally:
-            address.unlink(missing_ok=True)
+            if starter.is_published:
+                address.unlink(missing_ok=True)
     return 0
 
 
@@ -98,7 +101,7 @@ class Starter:
         self._born = self._own_inode()
         self._code = _code_now()
         self._asked_at = time.monotonic()
-        self._holders: set[socket.socket] = set()
+        self._holders: set[object] = set()
 
     def serve(self) -> None:
         self._listener.setblocking(False)
@@ -108,6 +111,9 @@ class Starter:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(reader, selectors.EVENT_READ)
+            with contextlib.suppress(OSError):  # Not if it is no pipe.
+                selector.register(_INPUT, selectors.EVENT_READ)
+                self._holders.add(_INPUT)
             while True:
                 for key, _ in selector.select(_LOOK_SECONDS):
                     if key.fd == reader:
@@ -119,14 +125,21 @@ class Starter:
                 _reap()
                 is_alone = not self._holders and time.monotonic() - self._asked_at > _ALONE_SECONDS
                 # The folder is gone, or another starter has taken the place.
-                if is_alone or self._own_inode() != self._born:
+                if is_alone or not self.is_published:
                     return
 
+    @property
+    def is_published(self) -> bool:
+        """Whether whoever asks at our address asks us."""
+        return self._own_inode() == self._born
+
     def _release(self, holder: object, selector: selectors.BaseSelector) -> None:
-        assert isinstance(holder, socket.socket)
-        selector.unregister(holder)
         self._holders.discard(holder)
-        holder.close()
+        if isinstance(holder, socket.socket):
+            selector.unregister(holder)
+            holder.close()
+        else:
+            selector.unregister(_INPUT)
         self._asked_at = time.monotonic()
 
     def _own_inode(self) -> int | None:

@@ -56,6 +56,8 @@ class Starters:
         for address in list(self._held):
             self._let_go(self._folder / address)
         for process in self._processes:
+            _close_input(process)
+        for process in self._processes:
             process.poll()
             process.returncode = process.returncode or 0  # Not ours to wait for.
         self._processes.clear()
@@ -97,7 +99,9 @@ class Starters:
             connection.close()
 
     def _bring_up(self, python: str, *, is_bare: bool) -> None:
-        self._processes = [process for process in self._processes if process.poll() is None]
+        for process in [process for process in self._processes if process.poll() is not None]:
+            self._processes.remove(process)
+            _close_input(process)
         address = self._socket(python, is_bare)
         now = time.monotonic()
         if now - self._tried.get(address.name, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
@@ -110,7 +114,7 @@ class Starters:
             self._processes.append(
                 subprocess.Popen(
                     [python, "-m", "determined.worker.starter", str(address), *(["--bare"] if is_bare else [])],
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,  # It stays at least until we close this.
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=environ,
@@ -118,6 +122,11 @@ class Starters:
                     start_new_session=True,
                 )
             )
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 @contextlib.contextmanager
