@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from bench import scheduling, search
+from bench import report_call, scheduling, search
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -53,3 +53,9 @@ def test_the_search_measurement_times_ours_and_optuna_in_turns(
     assert {name.split(",")[0] for name in found} == {"random", "grid", "ASHA", "adaptive ASHA", "TPE"}
     for name, times in found.items():
         assert times["ours"] and len(times["optuna"]) in (0, len(times["ours"])), name
+
+
+def test_the_report_measurement_times_every_call() -> None:
+    for case in report_call.CASES:
+        times = report_call.measure(case, calls=50, step_seconds=0.0)
+        assert 0 < times.p50 <= times.p99 <= times.longest
