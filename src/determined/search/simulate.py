@@ -13,7 +13,7 @@ from determined.config import searcher as sections
 from determined.config.experiment import ExperimentConfig
 from determined.search.asha import Halving, Stopping
 from determined.search.build import build_method, max_length, metric_of
-from determined.search.method import Action, Create, Exit, Extend, Finish, SearchMethod, Stop
+from determined.search.method import COUNTERS, Action, Create, Exit, Extend, SearchMethod, Stop
 from determined.search.random import Random
 from determined.search.space import Space, trial_rng
 
@@ -169,7 +169,7 @@ class ImaginaryTrials:
     def _arrive(self, trial: int, here: float) -> None:
         self.reached[trial] = here
         value = self._metric(trial, here)
-        told = {self._metric_name: value, "batches": here, "epochs": here, "records": here, self._unit: here}
+        told = {**dict.fromkeys((*COUNTERS, self._unit or "batches"), here), self._metric_name: value}
         # Its place stays its own until it is known what becomes of it.
         self._queue.appendleft(trial)
         self._do(self._method.on_validation(trial, told))
@@ -205,8 +205,6 @@ class ImaginaryTrials:
                         self._running = [item for item in self._running if item[1] != trial]
                         heapq.heapify(self._running)
                         self._leave(trial, Exit.COMPLETED)
-                case Finish():
-                    pass
 
 
 def _notices(config: ExperimentConfig, length: tuple[float, str] | None) -> list[str]:
