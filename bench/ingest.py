@@ -11,10 +11,14 @@ import argparse
 import asyncio
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -109,7 +113,60 @@ def direct(count: int, rows: int, metrics: int, seconds: float, folder: pathlib.
     return stored / took
 
 
-MEASUREMENTS: dict[str, Callable[..., float]] = {"direct": direct}
+def over_http(count: int, rows: int, metrics: int, seconds: float, folder: pathlib.Path) -> float:
+    """Rows a second through a master in a process of its own, sent by as many connections."""
+    state = folder / f"master-{count}-{rows}"
+    with open(folder / "master.out", "wb") as out:
+        master = subprocess.Popen(
+            [sys.executable, "-m", "determined.master", "--dir", str(state), "--port", "0", "--log-level", "error"],
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        address, token = _address(state, master)
+        runs = [_call(HTTPConnection(address), "/runs", token, b'{"name": "bench"}') for _ in range(count)]
+        reporters = [Reporter(run["allocation_id"], metrics) for run in runs]
+        deadline = time.perf_counter() + seconds
+
+        def send(reporter: Reporter, its_token: str) -> None:
+            connection = HTTPConnection(address)
+            while time.perf_counter() < deadline:
+                path = f"/allocations/{reporter.allocation_id}/reports"
+                reporter.sent = _call(connection, path, its_token, reporter.body(rows))["acknowledged"]
+
+        began = time.perf_counter()
+        with ThreadPoolExecutor(count) as senders:
+            tokens = [run["session_token"] for run in runs]
+            for _ in senders.map(send, reporters, tokens):
+                pass
+        return sum(reporter.sent for reporter in reporters) / (time.perf_counter() - began)
+    finally:
+        master.terminate()
+        master.wait()
+
+
+def _address(state: pathlib.Path, master: subprocess.Popen[bytes]) -> tuple[str, str]:
+    """Where a master that was just started serves, and its owner's token."""
+    while master.poll() is None:
+        try:
+            url = json.loads((state / "master.json").read_bytes())["url"]
+            return url.partition("//")[2].rstrip("/"), (state / "token").read_text().strip()
+        except (OSError, ValueError):
+            time.sleep(0.05)
+    raise SystemExit("the master did not start")
+
+
+def _call(connection: HTTPConnection, path: str, token: str, body: bytes) -> Any:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    connection.request("POST", f"/api/v1{path}", body, headers)
+    response = connection.getresponse()
+    answer = response.read()
+    if response.status >= 300:
+        raise SystemExit(f"{path}: {response.status} {answer.decode(errors='replace')}")
+    return json.loads(answer)
+
+
+MEASUREMENTS: dict[str, Callable[..., float]] = {"direct": direct, "http": over_http}
 CASES = ((1, ROWS), (200, ROWS), (200, 10), (200, 1))
 
 
@@ -117,6 +174,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ingest", description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="seconds per line (5)")
     parser.add_argument("--metrics", type=int, default=1, help="metrics per row (1)")
+    parser.add_argument("--ways", nargs="*", default=[*MEASUREMENTS], choices=MEASUREMENTS, help="direct, http (both)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     chosen = parser.parse_args(arguments)
     under = False
@@ -126,7 +184,8 @@ def main(arguments: list[str]) -> int:
         file=sys.stderr,
     )
     with tempfile.TemporaryDirectory(prefix="resolute-bench-") as folder:
-        for way, measure in MEASUREMENTS.items():
+        for way in chosen.ways:
+            measure = MEASUREMENTS[way]
             for reporters, rows in CASES:
                 found = measure(reporters, rows, chosen.metrics, chosen.seconds, pathlib.Path(folder))
                 if chosen.json:

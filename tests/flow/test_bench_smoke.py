@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from bench import report_call, scheduling, search
+from bench import ingest, report_call, scheduling, search, series
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -59,3 +59,14 @@ def test_the_report_measurement_times_every_call() -> None:
     for case in report_call.CASES:
         times = report_call.measure(case, calls=50, step_seconds=0.0)
         assert 0 < times.p50 <= times.p99 <= times.longest
+
+
+@pytest.mark.parametrize("way", [*ingest.MEASUREMENTS])
+def test_the_measurement_of_taking_metrics_in_counts_what_is_stored(way: str, tmp_path: pathlib.Path) -> None:
+    assert ingest.MEASUREMENTS[way](2, 100, 2, 0.2, tmp_path) > 0
+
+
+def test_the_measurement_of_reading_series_finds_every_spike(capsys: pytest.CaptureFixture[str]) -> None:
+    series.main(["--points", "20000", "--json"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["points"] for row in found] == [10_000, 20_000, 100_000]
