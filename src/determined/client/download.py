@@ -11,6 +11,7 @@ from determined.client.enums import DownloadMode
 from determined.client.master import Master
 from determined.wire.views import CheckpointView
 
+_NOT_THERE = (errors.NotFound, errors.CheckpointNotFound, errors.NoDirectStorageAccess)
 _METADATA = "metadata.json"
 _MANIFEST = "manifest.json"
 
@@ -38,7 +39,7 @@ def download(master: Master, view: CheckpointView, target: pathlib.Path, mode: D
             failures.append(str(error))
     try:
         return _from_master(master, view, target)
-    except (OSError, errors.ProxiedDownloadFailed, errors.MasterUnreachable, errors.NotFound) as error:
+    except (OSError, errors.ProxiedDownloadFailed, errors.MasterUnreachable, *_NOT_THERE) as error:
         if mode is DownloadMode.MASTER:
             raise errors.ProxiedDownloadFailed(
                 f"the master could not hand over checkpoint {view.uuid}: {error}"
@@ -57,11 +58,15 @@ def _from_storage(view: CheckpointView, target: pathlib.Path) -> pathlib.Path:
             f"the storage of checkpoint {view.uuid} cannot be reached from this machine; "
             "fetch it through the master (mode master)"
         )
+    partial = _partial(target)
     try:
-        source = storage.build_storage(section)
-        partial = _partial(target)
-        source.download(view.uuid, partial)
-    except (errors.InvalidConfigurationException, OSError) as error:
+        storage.build_storage(section).download(view.uuid, partial)
+    except errors.DeterminedError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not isinstance(error, errors.InvalidConfigurationException):
+            raise
+        raise errors.NoDirectStorageAccess(f"the storage of checkpoint {view.uuid} cannot be read: {error}") from None
+    except OSError as error:
         raise errors.NoDirectStorageAccess(f"the storage of checkpoint {view.uuid} cannot be read: {error}") from None
     return _publish(partial, target)
 

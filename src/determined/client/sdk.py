@@ -63,7 +63,11 @@ class Determined:
         self.master = Master(self._session.url, session=self._session)
         self._credentials = Credentials(around.config_folder)
         user, password = user or around.user, password or (around.password if user in (None, around.user) else None)
-        self._session.token = token or self._token(user, password, owner_token)
+        try:
+            self._session.token = token or self._token(user, password, owner_token)
+        except BaseException:
+            self._session.close()
+            raise
 
     def logout(self) -> None:
         """End the session, if one was begun here or before; this object is of no use after that."""

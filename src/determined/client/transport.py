@@ -147,6 +147,10 @@ class Session:
         for _, connection in idle:
             connection.close()
 
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
     def _prepare(
         self, method: str, body: Any, data: bytes | None, headers: Mapping[str, str] | None, key: str | None
     ) -> tuple[bytes | None, dict[str, str]]:
