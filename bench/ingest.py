@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -124,15 +125,16 @@ def over_http(count: int, rows: int, metrics: int, seconds: float, folder: pathl
         )
     try:
         address, token = _address(state, master)
-        runs = [_call(HTTPConnection(address), "/runs", token, b'{"name": "bench"}') for _ in range(count)]
+        with contextlib.closing(HTTPConnection(address)) as owner:
+            runs = [_call(owner, "/runs", token, b'{"name": "bench"}') for _ in range(count)]
         reporters = [Reporter(run["allocation_id"], metrics) for run in runs]
         deadline = time.perf_counter() + seconds
 
         def send(reporter: Reporter, its_token: str) -> None:
-            connection = HTTPConnection(address)
-            while time.perf_counter() < deadline:
-                path = f"/allocations/{reporter.allocation_id}/reports"
-                reporter.sent = _call(connection, path, its_token, reporter.body(rows))["acknowledged"]
+            path = f"/allocations/{reporter.allocation_id}/reports"
+            with contextlib.closing(HTTPConnection(address)) as connection:
+                while time.perf_counter() < deadline:
+                    reporter.sent = _call(connection, path, its_token, reporter.body(rows))["acknowledged"]
 
         began = time.perf_counter()
         with ThreadPoolExecutor(count) as senders:
