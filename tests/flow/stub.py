@@ -18,21 +18,22 @@ def main() -> None:
     info = det.get_cluster_info()
     assert info is not None
     pause = threading.Event()
-    seconds = float(info.trial.hparams.get("step_seconds", 0.1))
+    hparams = info.trial.hparams
+    seconds, steps, every = hparams.get("step_seconds", 0.1), hparams.get("steps", STEPS), hparams.get("every", EVERY)
     with core.init() as context:
-        step, state = 0, repr(sorted(info.trial.hparams.items()))
+        step, state = 0, repr(sorted(hparams.items()))
         if info.latest_checkpoint is not None:
             with context.checkpoint.restore_path(info.latest_checkpoint) as path:
                 step, state = json.loads((path / "state.json").read_text())
-        while step < STEPS:
+        while step < steps:
             pause.wait(seconds)
             step += 1
             state = hashlib.sha256(f"{state}|{step}".encode()).hexdigest()
             value = int(state[:8], 16) / 2**32
             context.train.report_training_metrics(step, {"loss": value, "state": state})
-            context.train.report_progress(step / STEPS)
-            if step % EVERY == 0:
-                context.train.report_validation_metrics(step, {"error": value / 2, "epochs": step // EVERY})
+            context.train.report_progress(step / steps)
+            if step % every == 0:
+                context.train.report_validation_metrics(step, {"error": value / 2, "epochs": step // every})
                 save(context, step, state)
             if context.preempt.should_preempt():
                 save(context, step, state)
