@@ -125,7 +125,8 @@ class Engine:
     @property
     def why(self) -> Mapping[str, Why]:
         """Why what is queued does not run, as of the last round, by request."""
-        return collections.ChainMap(*(dict(lane.why) for lane in self.lanes.values()))
+        # They are not copied: each reason is written when it is read, and there may be thousands.
+        return collections.ChainMap(*(lane.why for lane in self.lanes.values()))  # type: ignore[arg-type]
 
     def why_of(self, request_id: str) -> Why | None:
         """Why one request does not run; None if it does, or no round has seen it."""

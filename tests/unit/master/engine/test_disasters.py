@@ -56,7 +56,9 @@ ONE_BY_ONE = {"asha", "tpe"}
 
 
 def _config(name: str, seed: int) -> dict[str, Any]:
-    config = {**SEARCHES[name], "reproducibility": {"experiment_seed": seed % 5}}
+    # On one slot, on all of a machine, or on all machines: then a gang runs whole or not at all.
+    resources = {"slots_per_trial": (1, 2, 4)[seed % 3]}
+    config = {**SEARCHES[name], "resources": resources, "reproducibility": {"experiment_seed": seed % 5}}
     if name in ONE_BY_ONE and seed % 2:
         # One trial at a time leaves no order to choose.
         config["searcher"] = {**config["searcher"], "max_concurrent_trials": 1}
