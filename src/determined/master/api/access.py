@@ -68,6 +68,6 @@ async def _caller(request: Request) -> Identity:
 
 Caller = Annotated[Identity, Depends(_caller)]
 Db = Annotated[Access, Depends(_access)]
-Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
-Offset = Annotated[int, Query(ge=0, le=2**63 - 1)]
-Limit = Annotated[int, Query(ge=0, le=10_000)]
+Id = Annotated[int, Path(ge=1, le=2**63 - 1, description="Its number.")]
+Offset = Annotated[int, Query(ge=0, le=2**63 - 1, description="So many of the first are left out.")]
+Limit = Annotated[int, Query(ge=0, le=10_000, description="At most so many.")]

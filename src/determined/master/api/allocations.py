@@ -30,7 +30,7 @@ from determined.wire.views import AllocationView
 
 router = Router()
 
-AllocationId = Annotated[str, Path(max_length=250)]
+AllocationId = Annotated[str, Path(max_length=250, description="Its id, such as `trial-12.3`.")]
 _MOST_BYTES = 64 * 2**20
 _MOST_LOG_BYTES = 16 * 2**20
 _SMALL = 16 * 1024
@@ -90,7 +90,7 @@ async def append_log(
     request: Request,
     db: Db,
     offset: Annotated[int, Query(ge=0, le=2**40, description="Where in the log these bytes belong.")],
-    node_rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+    node_rank: Annotated[int, Query(ge=0, le=100_000, description="Of which node's log.")] = 0,
 ) -> dict[str, int]:
     """Append to the log of a node on another machine.
 

@@ -72,7 +72,9 @@ async def list_files(uuid: Uuid, request: Request, db: Db) -> dict[str, int]:
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {}}}, 206: {"description": "A part of it."}},
 )
-async def get_file(uuid: Uuid, path: str, request: Request, db: Db) -> Response:
+async def get_file(
+    uuid: Uuid, path: Annotated[str, Path(description="The file's place in the checkpoint.")], request: Request, db: Db
+) -> Response:
     """One of its files; `Range` asks for a part."""
     place = checkpoint_files.place_of(await db.read(_usable, uuid), request.app.state.settings)
     return await checkpoint_files.send(place, path, request.headers.get("range"))

@@ -83,7 +83,9 @@ async def list_files(sha256: Sha256, request: Request, db: Db) -> dict[str, int]
     dependencies=[policy("read", allocations="any")],
     response_class=PlainTextResponse,
 )
-async def get_file(sha256: Sha256, path: str, request: Request, db: Db) -> Response:
+async def get_file(
+    sha256: Sha256, path: Annotated[str, Path(description="The file's place in the archive.")], request: Request, db: Db
+) -> Response:
     """The text of one of its files."""
     found = await _require(sha256, request, db)
     # A name that is on the list is looked for in the archive; no name ever becomes a path.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 import yaml
-from fastapi import Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from determined import errors
@@ -31,7 +31,9 @@ from determined.wire.views import CheckpointView, Created, Done, ExperimentView,
 
 router = Router()
 
-Order = Literal["asc", "desc"]
+Order = Annotated[Literal["asc", "desc"], Query(description="The least first, or the greatest.")]
+SortBy = Annotated[str, Query(description="The field that they are sorted by.")]
+MaybeSortBy = Annotated[str | None, Query(max_length=1000, description="A field, `searcher_metric`, or `metric:NAME`.")]
 States = Annotated[Sequence[str], Query(alias="state", max_length=20, description="In one of these states.")]
 Cursor = Annotated[str | None, Query(max_length=4096, description="The `next` of the page before.")]
 Number = Annotated[int, Query(ge=1, le=2**63 - 1)]
@@ -69,11 +71,11 @@ async def list_experiments(
     users: Annotated[Sequence[str], Query(alias="user", max_length=100, description="Of one of these users.")] = (),
     name: Annotated[str | None, Query(max_length=1000, description="Whose name contains this.")] = None,
     search: Annotated[str | None, Query(max_length=1000, description="In name, description, labels or id.")] = None,
-    project_id: Number | None = None,
-    workspace_id: Number | None = None,
-    archived: bool | None = None,
+    project_id: Annotated[Number | None, Query(description="Of this project.")] = None,
+    workspace_id: Annotated[Number | None, Query(description="Of this workspace.")] = None,
+    archived: Annotated[bool | None, Query(description="Only archived ones, or none of them; absent: all.")] = None,
     with_config: Annotated[bool, Query(description="Configs too, which are long.")] = False,
-    sort_by: str = "id",
+    sort_by: SortBy = "id",
     order: Order = "desc",
     offset: Offset = 0,
     after: Cursor = None,
@@ -152,7 +154,10 @@ async def continue_experiment(id: Id, asked: ContinueExperiment, request: Reques
     return sending.answer(request, view)
 
 
-Verb = Literal["activate", "pause", "cancel", "kill", "archive", "unarchive", "retry"]
+Verb = Annotated[
+    Literal["activate", "pause", "cancel", "kill", "archive", "unarchive", "retry"],
+    Path(description="What to do with it."),
+]
 
 
 @router.post("/experiments/{id}/{operation}", dependencies=[policy("write")], response_model=ExperimentView)
@@ -171,7 +176,7 @@ async def list_trials(
     request: Request,
     db: Db,
     states: States = (),
-    sort_by: str = "id",
+    sort_by: SortBy = "id",
     order: Order = "asc",
     offset: Offset = 0,
     after: Cursor = None,
@@ -192,8 +197,8 @@ async def list_checkpoints(
     request: Request,
     db: Db,
     states: States = (),
-    sort_by: Annotated[str | None, Query(max_length=1000)] = None,
-    order: Order | None = None,
+    sort_by: MaybeSortBy = None,
+    order: Annotated[Order | None, Query(description="Absent: the better first.")] = None,
     offset: Offset = 0,
     after: Cursor = None,
     limit: Limit = 100,
@@ -215,7 +220,10 @@ async def get_config(id: Id, db: Db) -> dict[str, Any]:
 
 @router.get("/experiments/{id}/search-events", dependencies=[policy("read")])
 async def list_search_events(
-    id: Id, db: Db, after: Annotated[int, Query(ge=-1, le=2**31 - 2)] = -1, limit: Limit = 1000
+    id: Id,
+    db: Db,
+    after: Annotated[int, Query(ge=-1, le=2**31 - 2, description="Those after this number.")] = -1,
+    limit: Limit = 1000,
 ) -> list[dict[str, Any]]:
     """What its search was told and what it answered, in order."""
     return await db.read(_search_events, id, after, limit)
@@ -233,7 +241,7 @@ async def export_metrics(
     id: Id,
     request: Request,
     db: Db,
-    group: Annotated[str | None, Query(max_length=1000)] = None,
+    group: Annotated[str | None, Query(max_length=1000, description="Of this group; absent: of all.")] = None,
     after_trial: Annotated[int, Query(ge=0, le=2**63 - 1, description="Only of trials with greater ids.")] = 0,
 ) -> Response:
     """Every report of every trial, complete: one JSON object a line, in order of trial, group and steps."""

@@ -39,7 +39,6 @@ _READERS = ThreadPoolExecutor(4, thread_name_prefix="logs")
 
 LineId = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 Moment = Annotated[float | None, Query(ge=0, le=1e12, allow_inf_nan=False)]
-Words = Annotated[Sequence[str], Query(max_length=100)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +62,12 @@ class Wanted:
 async def _wanted(
     rank: Annotated[Sequence[int], Query(max_length=1000, description="Of these ranks.")] = (),
     level: Annotated[str | None, Query(max_length=20, description="The least severe level.")] = None,
-    stdtype: Words = (),
-    source: Words = (),
+    stdtype: Annotated[Sequence[str], Query(max_length=100, description="Of `stdout` or `stderr`.")] = (),
+    source: Annotated[Sequence[str], Query(max_length=100, description="Of the `task`, or its `node` process.")] = (),
     search: Annotated[str | None, Query(max_length=1000, description="Text that the line contains.")] = None,
     regex: Annotated[str | None, Query(max_length=1000, description="A pattern that the line has.")] = None,
-    since: Moment = None,
-    until: Moment = None,
+    since: Annotated[Moment, Query(description="Not before this time, in seconds since 1970.")] = None,
+    until: Annotated[Moment, Query(description="Not after this time, in seconds since 1970.")] = None,
 ) -> Wanted:
     filters = LogFilter(
         rank=_only(rank),
@@ -96,7 +95,7 @@ class Part:
 async def _part(
     after: Annotated[LineId, Query(description="Lines after the one with this id.")] = None,
     before: Annotated[LineId, Query(description="Lines before the one with this id.")] = None,
-    limit: Annotated[int, Query(ge=0, le=_MOST)] = _AT_ONCE,
+    limit: Annotated[int, Query(ge=0, le=_MOST, description="At most so many lines.")] = _AT_ONCE,
     tail: Annotated[int | None, Query(ge=0, le=_MOST, description="So many last lines.")] = None,
 ) -> Part:
     return Part(after, before, limit if tail is None else tail, tail is not None)

@@ -19,7 +19,7 @@ from determined.wire.views import ModelVersionView, ModelView
 router = Router()
 
 Name = Annotated[str, Path(min_length=1, max_length=200, description="The model's name, or its id.")]
-Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
+Version = Annotated[int, Path(ge=1, le=2**31 - 1, description="The version's number.")]
 SomeId = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
 
@@ -29,9 +29,9 @@ async def list_models(
     name: Annotated[str | None, Query(description="Whose name contains this.")] = None,
     description: Annotated[str | None, Query(description="Whose description contains this.")] = None,
     label: Annotated[list[str] | None, Query(description="That have all of these labels.")] = None,
-    workspace_id: SomeId = None,
-    user_id: SomeId = None,
-    archived: bool | None = None,
+    workspace_id: Annotated[SomeId, Query(description="Of this workspace.")] = None,
+    user_id: Annotated[SomeId, Query(description="Of this user.")] = None,
+    archived: Annotated[bool | None, Query(description="Only archived ones, or none of them; absent: all.")] = None,
 ) -> list[ModelView]:
     """Registered models, by name."""
     return await db.read(_list, name, description, label or [], workspace_id, user_id, archived)

@@ -20,7 +20,7 @@ from determined.wire.views import AgentView, PoolView, SlotView
 
 router = Router()
 
-AgentId = Annotated[str, Path(max_length=200)]
+AgentId = Annotated[str, Path(max_length=200, description="The machine's id.")]
 # (pool, machine) to its slots, and which allocation holds each.
 _Held = dict[tuple[str, str], dict[int, str]]
 
@@ -69,7 +69,11 @@ async def edit_agent(id: AgentId, asked: EditAgent, request: Request, db: Db) ->
 
 @router.patch("/agents/{id}/slots/{slot}", dependencies=[policy("admin")], response_model=AgentView)
 async def edit_slot(
-    id: AgentId, slot: Annotated[int, Path(ge=0, le=2**31 - 1)], asked: EditAgent, request: Request, db: Db
+    id: AgentId,
+    slot: Annotated[int, Path(ge=0, le=2**31 - 1, description="The slot's number.")],
+    asked: EditAgent,
+    request: Request,
+    db: Db,
 ) -> Response:
     """Let one slot take work or not."""
     state = request.app.state

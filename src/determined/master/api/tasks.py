@@ -17,7 +17,7 @@ from determined.config.experiment import mask
 from determined.config.task import TaskConfig
 from determined.master.api import sending, submitting
 from determined.master.api.access import Caller, Db, Limit, Offset
-from determined.master.api.experiments import Cursor, Order, States
+from determined.master.api.experiments import Cursor, Order, SortBy, States
 from determined.master.api.identity import Identity
 from determined.master.api.policy import Router, policy
 from determined.master.api.views import allocation_of, task_of
@@ -33,7 +33,7 @@ from determined.wire.views import AllocationView, Page, TaskView
 
 router = Router()
 
-TaskId = Annotated[str, Path(max_length=200)]
+TaskId = Annotated[str, Path(max_length=200, description="Its id, such as `job-3`.")]
 Several = Annotated[Sequence[str], Query(max_length=100)]
 _LONGEST_NAME = 200
 # What they have of a config that an experiment's defaults may give them.
@@ -59,10 +59,10 @@ async def create_task(asked: CreateTask, request: Request, caller: Caller, db: D
 async def list_tasks(
     request: Request,
     db: Db,
-    kinds: Annotated[Sequence[str], Query(alias="kind", max_length=10)] = (),
+    kinds: Annotated[Sequence[str], Query(alias="kind", max_length=10, description="Of these kinds.")] = (),
     states: States = (),
-    users: Annotated[Sequence[str], Query(alias="user", max_length=100)] = (),
-    sort_by: str = "created_at",
+    users: Annotated[Sequence[str], Query(alias="user", max_length=100, description="Of one of these users.")] = (),
+    sort_by: SortBy = "created_at",
     order: Order = "desc",
     offset: Offset = 0,
     after: Cursor = None,
@@ -105,7 +105,7 @@ async def list_allocations(id: TaskId, request: Request, db: Db) -> Response:
 @router.post("/tasks/{id}/{operation}", dependencies=[policy("write")], response_model=TaskView)
 async def operate_on_task(
     id: TaskId,
-    operation: Literal["activate", "pause", "cancel", "kill"],
+    operation: Annotated[Literal["activate", "pause", "cancel", "kill"], Path(description="What to do with it.")],
     request: Request,
     caller: Caller,
     db: Db,

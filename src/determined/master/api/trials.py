@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from fastapi import Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from determined.master.api import sending, streaming
 from determined.master.api.access import Caller, Db, Id, Limit, Offset
-from determined.master.api.experiments import Cursor, Order, States, order_of_checkpoints
+from determined.master.api.experiments import Cursor, MaybeSortBy, Order, States, order_of_checkpoints
 from determined.master.api.identity import Identity
 from determined.master.api.policy import Router, policy
 from determined.master.api.views import allocation_of, checkpoint_views, metrics_of, trial_of
@@ -23,7 +23,7 @@ from determined.wire.views import AllocationView, CheckpointView, MetricNames, M
 
 router = Router()
 
-Steps = Annotated[int, Query(ge=-1, le=2**63 - 1)]
+Steps = Annotated[int, Query(ge=-1, le=2**63 - 1, description="Reports of more steps than these.")]
 Group = Annotated[str, Query(max_length=1000, description="A group of metrics.")]
 
 
@@ -35,7 +35,11 @@ async def get_trial(id: Id, request: Request, db: Db) -> Response:
 
 @router.post("/trials/{id}/{operation}", dependencies=[policy("write")], response_model=TrialView)
 async def operate_on_trial(
-    id: Id, operation: Literal["kill", "cancel", "continue"], request: Request, caller: Caller, db: Db
+    id: Id,
+    operation: Annotated[Literal["kill", "cancel", "continue"], Path(description="What to do with it.")],
+    request: Request,
+    caller: Caller,
+    db: Db,
 ) -> Response:
     """Kill or cancel it, which its search hears of; or continue it once it has ended."""
     view = await db.write(_operate, id, operation, caller)
@@ -97,8 +101,8 @@ async def list_checkpoints(
     request: Request,
     db: Db,
     states: States = (),
-    sort_by: Annotated[str | None, Query(max_length=1000)] = None,
-    order: Order | None = None,
+    sort_by: MaybeSortBy = None,
+    order: Annotated[Order | None, Query(description="Absent: the better first.")] = None,
     offset: Offset = 0,
     after: Cursor = None,
     limit: Limit = 100,
