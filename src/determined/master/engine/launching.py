@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
+import posixpath
 import re
 import secrets
 from collections.abc import Mapping
@@ -13,6 +15,7 @@ from typing import Any
 
 from determined import errors
 from determined.config.experiment import MASK, mask
+from determined.master import archives
 from determined.master.lifecycle.patience import full_grace_seconds
 from determined.master.pools.base import Gang
 from determined.master.records import Allocation, AllocationState
@@ -24,6 +27,7 @@ from determined.wire.node_spec import ContextSpec, MasterSpec, NodeSpec, TrialSp
 
 _TRIAL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _TOKEN_BYTES = 32
+_MOST_REQUIREMENTS = 1 << 20
 # How retention is configured; where checkpoints go does not depend on it.
 _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 
@@ -139,6 +143,29 @@ def prepare(tx: Tx, allocation_id: str, site: Site) -> Gang | None:
             )
         )
     return Gang(allocation_id, Placement({node: tuple(slots) for node, slots in allocation.placement.items()}), specs)
+
+
+def with_requirements(gang: Gang) -> Gang:
+    """The same gang, told which packages its config asks for: the text of a file in its code.
+
+    Reads the archive, so call it outside of a transaction. Raises NotFound if the code has no such file.
+    """
+    spec = gang.specs[0]
+    name = ((spec.config or {}).get("environment") or {}).get("requirements")
+    if not name:
+        return gang
+    if spec.context is None or spec.context.path is None:
+        raise errors.InvalidConfigurationException(
+            f"environment.requirements is {name}, but no code was submitted that it could be in"
+        )
+    text = _requirements(spec.context.path, posixpath.normpath(name))
+    return dataclasses.replace(gang, specs=[each.model_copy(update={"requirements": text}) for each in gang.specs])
+
+
+@functools.lru_cache(64)
+def _requirements(path: pathlib.Path, name: str) -> str:
+    """What an archive, which is known by the hash of what is in it, has under a name."""
+    return archives.read_file(path, name, _MOST_REQUIREMENTS).decode(errors="replace")
 
 
 def hash_of(token: str) -> str:

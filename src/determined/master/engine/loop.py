@@ -414,6 +414,9 @@ class Lane:
             return
         try:
             gang = self._database.write_now(launching.prepare, allocation.id, self._site)
+            if gang is None:
+                return  # it is to stop by now
+            gang = launching.with_requirements(gang)
         except (StoreUnavailable, EngineOutOfReach):
             raise
         except Exception as error:
@@ -422,8 +425,6 @@ class Lane:
             self._end(allocation, Ending(outcome=Outcome.FAILED, exit_code=1, reason=f"it cannot be started: {error}"))
             self._woken.set()
             return
-        if gang is None:
-            return  # it is to stop by now
         try:
             self.pool.start(gang)
         except EngineOutOfReach:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import pathlib
+import tarfile
 from collections.abc import Iterator
 
 import pytest
 
+from determined import config as configs
 from determined.master.lifecycle import experiments
 from determined.master.operations import Operation
 from determined.master.scheduling import Node
@@ -66,6 +69,25 @@ def test_a_gang_is_told_all_it_needs(scene: Scene) -> None:
     assert one.master is not None
     assert one.master.run_epoch == 1
     assert one.master.session_token in one.secrets
+
+
+def test_packages_are_named_by_a_file_of_the_code(scene: Scene) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("deps/requirements.txt")
+        entry.size = 6
+        tar.addfile(entry, io.BytesIO(b"attrs\n"))
+    scene.settings.contexts_dir.mkdir()
+    (scene.settings.contexts_dir / "abc.tar.gz").write_bytes(archive.getvalue())
+    for name in ("./deps/requirements.txt", "missing.txt"):
+        config = configs.load({**SINGLE, "entrypoint": "m:C", "environment": {"requirements": name}, "max_restarts": 0})
+        new = experiments.NewExperiment(config=config, context_sha256="abc")
+        scene.database.write_now(experiments.create, new)
+    for _ in range(3):
+        scene.engine.round()
+    [gang] = scene.pool.running
+    assert gang.gang.specs[0].requirements == "attrs\n"
+    assert "missing.txt" in (scene.trials(2)[0].error or "")
 
 
 def test_a_new_master_finds_its_gangs_by_looking(scene: Scene) -> None:
