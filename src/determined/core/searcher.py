@@ -90,10 +90,11 @@ class SearcherContext:
         self._length = self._whole
         target = (trial or {}).get("target")
         if target is not None:
-            self._length = max(math.ceil(target), 1)
+            length, unit = max(math.ceil(target), 1), _unit((trial or {}).get("target_unit"))
             if searcher.get("max_length") is None:
-                self._whole, self._unit = self._length, _unit((trial or {}).get("target_unit"))
-            self._whole = max(self._whole, self._length)
+                self._whole, self._length, self._unit = length, length, unit
+            elif unit is None or self._unit is None or unit is self._unit:
+                self._length = min(length, self._whole)
 
     def operations(
         self, searcher_mode: SearcherMode = SearcherMode.WorkersAskChief, auto_ack: bool = True

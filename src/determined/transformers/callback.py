@@ -14,6 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from determined import core, errors
 from determined.core.beats import COUNT_BITS
+from determined.pytorch import rng
 from determined.transformers import length, logs, resuming
 
 logger = logging.getLogger("determined.transformers")
@@ -57,6 +58,8 @@ class DetCallback(TrainerCallback):
         self._end: tuple[int, float] | None = None
         self._evaluated_at = self._saved_at = -1
         self._save_at_epoch_end = False
+        self._has_reached_target = False
+        self._randomness: dict[str, Any] | None = None
         self._line: core.StopLine | None = None
         self.was_preempted = False
         self.last_checkpoint = None
@@ -108,7 +111,8 @@ class DetCallback(TrainerCallback):
         elif self._core.has_reached_target(
             batches=self._steps, epochs=state.epoch or 0.0, records=self._steps * _records_of_a_step(args)
         ):
-            control.should_training_stop = True  # with an evaluation and a save, as at the end
+            # With an evaluation and a save, as at the end.
+            self._has_reached_target = control.should_training_stop = True
         if control.should_training_stop or _is_at_end_of_epoch(state):
             # What is due at the end of an epoch comes after this, and must be in what is saved: a resumed run does
             # not do it again.
@@ -139,6 +143,9 @@ class DetCallback(TrainerCallback):
             # unless it will go on.
             control.should_log = args.logging_strategy != "no"
             if self._may_evaluate(args, state) and not self.was_preempted:
+                if self._has_reached_target and not control.should_evaluate and self._evaluated_at != step:
+                    # It would not be there if training went on: whoever goes on must not notice that it was.
+                    self._randomness = rng.capture()
                 control.should_evaluate = True
             control.should_save = True
         if self.was_preempted and not _is_at_end_of_epoch(state):
@@ -162,6 +169,9 @@ class DetCallback(TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._evaluated_at = state.global_step
+        if self._randomness is not None:
+            rng.restore(self._randomness)
+            self._randomness = None
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved_at = state.global_step
@@ -189,6 +199,8 @@ class DetCallback(TrainerCallback):
         self._core.beats[0] = 0  # what the script does from here on is not training, and may take its time
         if self._is_chief and not self.was_preempted:
             self._complete()
+            if self._has_reached_target and state.max_steps > 0:
+                self._core.train.report_progress(min(state.global_step / state.max_steps, 1.0))
 
     # --- below
 

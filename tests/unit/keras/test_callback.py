@@ -25,7 +25,9 @@ import determined as det
 from determined import core, errors
 from determined.keras import DeterminedCallback
 from determined.keras import callback as callback_module
+from determined.wire import reports
 from tests.parity.forks import Child, free_port, rank_environment
+from tests.unit.core.paper_master import PaperMaster
 
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 Y = (X.sum(axis=1) > 0).astype("float32")[:, None]
@@ -236,3 +238,26 @@ def test_the_package_is_reached_from_determined_without_importing_keras(tmp_path
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'resolute[keras]'" in done.stdout
+
+
+@pytest.mark.parametrize(("target", "unit"), [(2, None), (2, "epochs"), (8, "batches")])
+def test_under_a_master_it_leaves_at_its_target_and_goes_on_from_there(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, target: int, unit: str | None
+) -> None:
+    (tmp_path / "state").mkdir()
+    master = PaperMaster(tmp_path / "state", monkeypatch)
+    config = {"searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": 4}}}
+    master.assign(config)
+    undisturbed, _ = fit(4, continue_id=7)
+    master.run_folder = master.folder / "runs" / "again"
+    master.assign(config, target=target, target_unit=unit)
+    fit(4, continue_id=7)
+    cut = master.of(reports.CheckpointReport)[-1]
+    assert cut.steps_completed == 8
+    validated = [each.steps_completed for each in master.of(reports.MetricsReport) if each.group == "validation"]
+    assert validated == [4, 8]
+    assert master.of(reports.ProgressReport)[-1].progress == 0.5
+    master.assign(config, latest_checkpoint=cut.uuid, steps_completed=8)
+    resumed, _ = fit(4, cut.uuid, continue_id=7)
+    for one, other in zip(weights(resumed), weights(undisturbed)):
+        np.testing.assert_array_equal(one, other)
