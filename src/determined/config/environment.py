@@ -82,7 +82,7 @@ class Environment(Section):
         description="A requirements file in the submitted code. A virtual environment is built from it once and kept"
         " for every later run of the same file. Absent: the submitter's own Python environment.",
     )
-    proxy_ports: tuple[ProxyPort, ...] = pydantic.Field((), description="Ports that the master passes on.")
+    proxy_ports: tuple[ProxyPort, ...] = pydantic.Field((), description="Ports for a master to pass on; has no effect.")
     ports: dict[str, Annotated[Whole, pydantic.Field(ge=1, le=65535)]] = pydantic.Field({}, description=_CONTAINER)
     image: Images = pydantic.Field(Images(), description=_CONTAINER)
     force_pull_image: Flag = pydantic.Field(False, description=_CONTAINER)

@@ -175,11 +175,13 @@ class ExperimentConfig(Document):
     )
     retention_policy: RetentionPolicy = pydantic.Field(RetentionPolicy(), description="How long logs are kept.")
     log_policies: tuple[LogPolicy, ...] = pydantic.Field(
-        BUILT_IN_LOG_POLICIES, description="What to do when a trial's log matches a pattern."
+        BUILT_IN_LOG_POLICIES, description="What to do when a trial's log matches a pattern; has no effect."
     )
     debug: Flag = pydantic.Field(False, description="Log more.")
     environment: Environment = pydantic.Field(Environment(), description="Variables and packages.")
-    slurm: Slurm = pydantic.Field(Slurm(), description="How gangs are asked for on a Slurm pool.")
+    slurm: Slurm = pydantic.Field(
+        Slurm(), description="How gangs are asked for on a Slurm pool, which there is none of; has no effect."
+    )
     bind_mounts: tuple[BindMount, ...] = pydantic.Field((), description="Container-only; has no effect.")
     pbs: FreeMap | None = pydantic.Field(None, description=_PLATFORM)
     integrations: FreeMap | None = pydantic.Field(None, description=_PLATFORM)

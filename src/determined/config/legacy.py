@@ -48,6 +48,7 @@ _WITHOUT_EFFECT: tuple[Ineffective, ...] = (
     ),
     Ineffective(("environment", "force_pull_image"), _CONTAINER),
     Ineffective(("environment", "registry_auth"), _CONTAINER),
+    Ineffective(("environment", "proxy_ports"), "the master passes no ports on; processes open the machine's own"),
     Ineffective(("environment", "ports"), f"{_CONTAINER}: processes open the machine's own ports"),
     Ineffective(("environment", "add_capabilities"), f"{_CONTAINER}: processes have the rights of their user"),
     Ineffective(("environment", "drop_capabilities"), f"{_CONTAINER}: processes have the rights of their user"),
@@ -70,6 +71,7 @@ _WITHOUT_EFFECT: tuple[Ineffective, ...] = (
 EXPERIMENT_WITHOUT_EFFECT: tuple[Ineffective, ...] = (
     *_WITHOUT_EFFECT,
     Ineffective(("resources", "slots"), "the slots of an experiment's trials are resources.slots_per_trial"),
+    Ineffective(("slurm",), "trials run on the master's machine"),
 )
 TASK_WITHOUT_EFFECT: tuple[Ineffective, ...] = (
     *_WITHOUT_EFFECT,

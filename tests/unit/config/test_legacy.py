@@ -134,6 +134,9 @@ WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
     ({"optimizations": {"gradient_compression": True}}, "optimizations.gradient_compression has no effect"),
     ({"records_per_epoch": 10}, "records_per_epoch has no effect"),
     ({"security": {"a": 1}}, "security has no effect"),
+    ({"environment": {"proxy_ports": [{"proxy_port": 80}]}}, "environment.proxy_ports has no effect"),
+    ({"slurm": {"sbatch_args": ["--time=1"]}}, "slurm has no effect: trials run on the master's machine"),
+    ({"log_policies": [{"pattern": "x", "action": "cancel_retries"}]}, "log_policies has no effect"),
 ]
 
 
