@@ -62,6 +62,21 @@ class Assignment:
         """Up to where this trial is trained; 0 when it begins, be it with another trial's weights."""
         return int((self._spec.get("trial") or {}).get("steps_completed") or 0)
 
+    def was_reported(self, storage_id: str) -> bool:
+        """Whether an earlier attempt came to tell of a checkpoint; yes where that cannot be known."""
+        given = self._spec.get("allocation_folder")
+        if given is None:
+            return True
+        for epoch in range(1, int(self._master["run_epoch"])):
+            folder = pathlib.Path(given).with_name(f"{self._master['task_id']}.{epoch}")
+            try:
+                if storage_id.encode() in (folder / "chief.spool").read_bytes():
+                    return True
+            except OSError:
+                if not folder.is_dir():
+                    return True
+        return False
+
     def session(self) -> Session:
         """A way to ask the master something."""
         from determined.client.transport import Session

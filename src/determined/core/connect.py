@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -492,6 +493,13 @@ class _Desk:
             entries = journal.entries(set(storage.list()))
             latest = entries[-1].storage_id if entries else None
         found = assignment.place(storage, latest) if latest is not None else None
+        for entry in journal.entries(set(storage.list())) if assignment.is_trial and run.run_epoch > 1 else ():
+            # Complete, but the process died before it could say so: nobody would ever delete it.
+            if (found is None or entry.storage_id != found.storage_id) and not assignment.was_reported(
+                entry.storage_id
+            ):
+                with contextlib.suppress(errors.DeterminedError, OSError):
+                    storage.delete(entry.storage_id)
         if found is not None and assignment.steps_completed:
             found = found._replace(steps_completed=assignment.steps_completed)
         self._goes_on = found is None or assignment.steps_completed > 0 or journal.knows(found.storage_id)

@@ -33,6 +33,7 @@ _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 5.0
 _TIMEOUT_SECONDS = 10.0
 _GZIP_FROM = 2048
+_FAILED_PAUSE_SECONDS = 1.0
 
 encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
@@ -196,7 +197,12 @@ class Shipper:
 
     def _run(self) -> None:
         try:
-            self._ship()
+            while not self._closed and not self._fenced:
+                try:
+                    self._ship()
+                except Exception as error:  # a spool that cannot be read just now, or whoever is told of orders
+                    self._on_problem(f"reports cannot be sent just now: {type(error).__name__}: {error}")
+                    self._pause(_FAILED_PAUSE_SECONDS)
         finally:
             self._session.close()
             for tail in self._tails:

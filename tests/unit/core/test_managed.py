@@ -105,6 +105,28 @@ def test_a_trial_without_a_checkpoint_begins_anew(master: PaperMaster) -> None:
     assert run is not None and [row["steps_completed"] for row in run.rows()] == [1, 2, 3]
 
 
+def test_what_nobody_was_told_of_is_not_left_behind(master: PaperMaster) -> None:
+    """Killed in the moment between a checkpoint and the word of it."""
+    master.assign()
+    with core.init() as context:
+        first, second = train(context, 0, 10), train(context, 10, 20)
+    spool = master.allocation / "chief.spool"
+    lines = spool.read_bytes().splitlines(keepends=True)
+    spool.write_bytes(b"".join(line for line in lines if second.encode() not in line))
+    for _ in range(3):
+        master.assign(latest_checkpoint=first, steps_completed=10)
+        with core.init() as context:
+            train(context, 10, 15)
+        assert list(FolderStorage(master.storage).list()) == [first]
+    master.assign(latest_checkpoint=first, steps_completed=10)
+    with core.init() as context:
+        third = train(context, 10, 20)
+    master.assign(latest_checkpoint=first, steps_completed=10)
+    with core.init():
+        pass
+    assert sorted(FolderStorage(master.storage).list()) == sorted([first, third])  # the master knows what it does
+
+
 def test_a_trial_may_begin_with_the_weights_of_another(master: PaperMaster) -> None:
     other = FolderStorage(master.storage).begin()
     (other.path / "metadata.json").write_text('{"steps_completed": 50}')
