@@ -6,11 +6,9 @@ started it, sends the lines as they are and forgets none until the master has th
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import pathlib
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -230,7 +228,8 @@ class Shipper:
                 continue
             longest = 0.2 if self._is_draining else _LAST_RETRY_SECONDS
             retry_seconds = min(max(retry_seconds * 2, _FIRST_RETRY_SECONDS), longest)
-            self._pause(retry_seconds * random.uniform(0.7, 1.0))
+            # Thousands wait for the same master: they must not all come back in the same moment.
+            self._pause(retry_seconds * (0.7 + 0.3 * (hash((id(self), retry_seconds, began)) % 997 / 997)))
 
     def _pause(self, seconds: float) -> None:
         if self._wake.wait(seconds):
@@ -298,6 +297,8 @@ def batch_body(run_epoch: int, source: str, first: int, lines: Sequence[bytes]) 
     body = head.encode() + b",".join(lines) + b"]}"
     headers = {"Content-Type": "application/json"}
     if len(body) >= _GZIP_FROM:
+        import gzip  # here, because those who only write spools need not wait for it
+
         body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
     return body, headers
 
