@@ -288,18 +288,21 @@ def _saving(storage_id: str, root: pathlib.Path) -> Iterator[None]:
 def _hold_new_folder(path: pathlib.Path) -> int:
     while True:
         path.mkdir()
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # somebody who saves at the same time took it for abandoned: it was not held yet
         with contextlib.suppress(OSError):  # some network file systems have no locks; then nothing is swept either
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-        with contextlib.suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == path.stat().st_ino:
-                return descriptor
+        if _is_at(descriptor, path):
+            return descriptor
         os.close(descriptor)  # swept between its making and its locking
 
 
 @contextlib.contextmanager
 def _holding(folder: pathlib.Path, how: int) -> Iterator[bool]:
-    """Hold a lock on a folder; gives False when it was asked for without waiting and cannot be had."""
+    """Hold a lock on a folder; gives False when it was asked for without waiting and cannot be had, or when by now
+    another folder is in its place."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -311,11 +314,19 @@ def _holding(folder: pathlib.Path, how: int) -> Iterator[bool]:
             is_held = True
         except OSError:
             is_held = False
-        yield is_held
+        yield is_held and _is_at(descriptor, folder)
         if is_held:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: pathlib.Path) -> bool:
+    """Whether an open folder is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _sync(path: pathlib.Path) -> None:

@@ -46,6 +46,22 @@ def test_the_folder_of_a_dead_process_is_swept(storage: FolderStorage) -> None:
     assert storage.list() == []
 
 
+def test_many_processes_that_save_at_once_do_not_sweep_each_others_folders(storage: FolderStorage) -> None:
+    saving = (
+        "import sys; from determined.storage import FolderStorage\n"
+        "storage = FolderStorage(sys.argv[1])\n"
+        "for number in range(100):\n"
+        "    staged = storage.begin()\n"
+        "    (staged.path / 'a').write_text('a')\n"
+        "    staged.discard() if number % 10 else staged.publish()\n"
+    )
+    command = [sys.executable, "-c", saving, str(storage.root)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    assert [process.communicate(timeout=120)[1][-2000:] for process in processes] == [""] * 6
+    assert len(storage.list()) == 60
+    assert leftovers(storage) == []
+
+
 def test_a_checkpoint_in_the_making_is_not_swept_by_another_thread_of_the_same_process(storage: FolderStorage) -> None:
     first = storage.begin()
     second = FolderStorage(storage.root).begin()
