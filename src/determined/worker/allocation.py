@@ -12,7 +12,7 @@ import pathlib
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from determined import errors
@@ -41,11 +41,13 @@ def run(
     python: str,
     *,
     lock: int | None = None,
+    sweepers: Sequence[str] = (),
     start_rank: gang.Start = gang.start_cold,
 ) -> int:
     """Run it to its end and return the exit code. ``python`` is the interpreter of this process.
 
     ``lock`` is the folder's lock, taken already; without one it is taken here, and 0 returned at once if it is held.
+    ``sweepers`` are the addresses of services that sweep.
     """
     assert spec.allocation_folder is not None
     folder = AllocationFolder(spec.allocation_folder)
@@ -56,7 +58,7 @@ def run(
             return 0
     if folder.outcome.exists():
         return 0
-    share = _Share(spec, folder, _task_environment(spec, environ), python, lock, start_rank)
+    share = _Share(spec, folder, _task_environment(spec, environ), python, lock, sweepers, start_rank)
     with share.node.taking_signals():
         folder.pid.write_text(str(os.getpid()))
         grace_seconds = folder.read_stop()
@@ -64,6 +66,7 @@ def run(
             share.node.stop.order(grace_seconds)
         ending = share.run()
         share.leave(ending)
+        folder.pid.unlink(missing_ok=True)  # From here on it may soon be somebody else's.
     return ending.exit_code
 
 
@@ -77,6 +80,7 @@ class _Share:
         environ: dict[str, str],
         python: str,
         lock: int,
+        sweepers: Sequence[str],
         start_rank: gang.Start,
     ) -> None:
         self._spec = spec
@@ -98,6 +102,7 @@ class _Share:
             logs_folder=(spec.run_folder if spec.trial is not None else folder.path) / "logs",
             scratch=folder.scratch,
             lock=lock,
+            sweepers=sweepers,
             start_rank=start_rank,
             on_start=self._begin_reporting,
         )
@@ -249,6 +254,7 @@ class _Share:
             {"chief": self._folder.chief_spool, "node": self._folder.node_spool},
             on_stop=lambda order: self.node.stop.order(order.grace_seconds),
             on_fenced=lambda why: self.node.stop.replace(f"ended because another attempt has taken its place: {why}"),
+            cluster_id=master.cluster_id,
         ).start()
 
     def _say_goodbye(self, ending: Ending) -> None:

@@ -63,8 +63,8 @@ class Node:
     """One run of the node process: attempts, until one ends well or no restart is left.
 
     With a ``log``, what is printed goes there and nowhere else, and whoever made the node keeps the ending. ``lock``
-    is a descriptor that must stay open until everything is swept. ``on_start`` is called when the ranks have been
-    started: from then on there may be threads.
+    is a descriptor that must stay open until everything is swept; ``sweepers`` are services to use. ``on_start`` is
+    called when the ranks have been started: from then on there may be threads.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Node:
         logs_folder: pathlib.Path | None = None,
         scratch: pathlib.Path | None = None,
         lock: int | None = None,
+        sweepers: Sequence[str] = (),
         start_rank: gang.Start = gang.start_cold,
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
@@ -96,7 +97,7 @@ class Node:
             scratch.mkdir(mode=0o700, exist_ok=True)
         self.scratch = scratch or pathlib.Path(tempfile.mkdtemp(prefix="resolute-"))
         self.marker = _marker(spec, environ)
-        self.household = processes.Household(self.marker, self.scratch, lock)
+        self.household = processes.Household(self.marker, self.scratch, lock, sweepers)
         self.outlets: list[logs.Sink] = (
             [logs.Outlet(1), logs.Outlet(2)] if log is None else [logs.Silence(), logs.Silence()]
         )

@@ -6,14 +6,14 @@ import ctypes
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psutil
 
 from determined.worker import sweeper
+from determined.worker.sweepers import OwnSweeper, SharedSweeper, Sweeper
 
 _LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
@@ -94,10 +94,7 @@ def state_of(pid: int) -> str:
 
 def children_of(pid: int) -> list[int]:
     """The living children of a process."""
-    try:
-        return [child.pid for child in psutil.Process(pid).children() if state_of(child.pid)]
-    except psutil.Error:
-        return []
+    return [child for child in _children_of(pid) if state_of(child)]
 
 
 def catches(pid: int, number: int) -> bool:
@@ -116,13 +113,17 @@ class Household:
     Must live in the thread that starts the ranks, since they die with that thread.
     """
 
-    def __init__(self, marker: str, folder: pathlib.Path, lock: int | None = None) -> None:
+    def __init__(
+        self, marker: str, folder: pathlib.Path, lock: int | None = None, services: Sequence[str] = ()
+    ) -> None:
         self.marker = marker
         self._folder = folder
         # Held by the sweepers too: while it is, there may be something left to sweep.
         self._kept = [] if lock is None else [lock]
+        self._services = list(services)
         self._sessions: set[int] = set()
-        self._sweepers: list[subprocess.Popen[bytes]] = []
+        self._sweepers: list[Sweeper] = []
+        self._is_swept = False
         self._not_ours = set(_descendants())
         become_subreaper()
 
@@ -130,20 +131,22 @@ class Household:
         """These processes lead the sessions to end if we go."""
         self._sessions = sessions
         self.tend()
-        for process in self._sweepers:
-            self._tell(process, self._sessions_line())
+        for each in self._sweepers:
+            each.watch(sessions)
 
     def tend(self) -> None:
         """See that there are sweepers: start them, and replace those that were killed."""
-        for process in [process for process in self._sweepers if process.poll() is not None]:
-            self._sweepers.remove(process)
-            _close(process)
+        self._is_swept = False
+        for each in [each for each in self._sweepers if not each.is_alive]:
+            self._sweepers.remove(each)
+            each.close()
         while len(self._sweepers) < SWEEPERS:
-            self._sweepers.append(self._start_sweeper())
+            self._sweepers.append(self._another_sweeper())
+            self._sweepers[-1].watch(self._sessions)
 
     def reap(self, known: set[int]) -> None:
         """Collect dead orphans, which are our children now; not those whose owner waits for them."""
-        known = known | self._not_ours | {process.pid for process in self._sweepers}
+        known = known | self._spared
         for pid in _children():
             if pid not in known and state_of(pid) == "":
                 try:
@@ -153,13 +156,15 @@ class Household:
 
     def sweep(self, patience_seconds: float) -> list[int]:
         """Kill everything that is left, the sweepers apart. Returns what would not die."""
+        if self._is_swept:
+            return []  # Nothing was started since.
         deadline = time.monotonic() + patience_seconds
         while True:
             left = sweeper.sweep(self.marker, self._sessions, max(deadline - time.monotonic(), 0.0))
             # What shed both session and environment is found as a descendant: orphans are our children.
-            spared = self._not_ours | {process.pid for process in self._sweepers}
-            strays = [pid for pid in _descendants() if pid not in spared and state_of(pid)]
+            strays = [pid for pid in _descendants() if pid not in self._spared and state_of(pid)]
             if not strays or time.monotonic() > deadline:
+                self._is_swept = not strays and not left
                 return sorted({*left, *strays})
             for pid in strays:
                 signal_process(pid, signal.SIGKILL)
@@ -167,52 +172,48 @@ class Household:
 
     def dissolve(self) -> None:
         """Send the sweepers home: nothing is left to sweep."""
-        for process in self._sweepers:
-            self._tell(process, b"done\n")
-            _close(process)
-        for process in self._sweepers:
-            try:
-                process.wait(timeout=2.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for each in self._sweepers:
+            each.dismiss()
+        for each in self._sweepers:
+            each.close()
         self._sweepers.clear()
 
-    def _start_sweeper(self) -> subprocess.Popen[bytes]:
-        # Its environment is empty and its session its own: no sweep, and no Ctrl-C, may take it for one of the rest.
-        options = ["-I", "-S"] if _LINUX else []
-        process = subprocess.Popen(
-            [sys.executable, *options, str(pathlib.Path(sweeper.__file__)), self.marker, str(self._folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-            pass_fds=self._kept,
-        )
-        self._tell(process, self._sessions_line())
-        return process
+    @property
+    def _spared(self) -> set[int]:
+        return self._not_ours | {each.pid for each in self._sweepers if each.pid is not None}
 
-    def _sessions_line(self) -> bytes:
-        return f"sessions {' '.join(map(str, self._sessions))}\n".encode()
-
-    def _tell(self, process: subprocess.Popen[bytes], line: bytes) -> None:
-        assert process.stdin is not None
-        try:
-            os.write(process.stdin.fileno(), line)
-        except OSError:
-            pass  # It was killed; tend() replaces it.
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
+    def _another_sweeper(self) -> Sweeper:
+        while self._services:
+            # One that does not answer is not asked again, and each once: two sweepers must not end at one blow.
+            try:
+                return SharedSweeper(self._services.pop(), self.marker, self._folder, self._kept)
+            except OSError:
+                continue
+        return OwnSweeper(self.marker, self._folder, self._kept)
 
 
 def _children() -> list[int]:
-    return [process.pid for process in psutil.Process().children()]
+    return _children_of(os.getpid())
 
 
 def _descendants() -> list[int]:
-    return [process.pid for process in psutil.Process().children(recursive=True)]
+    found = _children()
+    for pid in found:
+        found.extend(_children_of(pid))
+    return found
+
+
+def _children_of(pid: int) -> list[int]:
+    """Those of all threads of a process, from the system's own list where it has one."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+        return found
+    except OSError:
+        pass
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []

@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from determined import errors
 from determined.wire.node_spec import NodeSpec
-from determined.worker import allocation, gang, processes, sweeper, warm
+from determined.worker import allocation, gang, processes, sweeper, sweepers, warm
 
 # What a training script imports first.
 _PRELOADED = ("numpy", "torch", "torch._dynamo", "torch.utils.data", "torch.distributed", "determined.pytorch")
@@ -55,6 +55,8 @@ def main(arguments: list[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0  # There is one already.
+    # Two, so that a kill of one at the very moment a node process is killed still leaves one.
+    services = [sweepers.Service() for _ in range(processes.SWEEPERS)]
     for name in (*_ALSO, *(() if is_bare else _PRELOADED)):
         importlib.import_module(name)
     start_rank: gang.Start = gang.start_cold if is_bare else warm.Forks(at_start, room)
@@ -68,10 +70,12 @@ def main(arguments: list[str]) -> int:
     _use_large_pages()
     with socket.socket(socket.AF_UNIX) as listener:
         _listen(listener, address)
-        starter = Starter(listener, address, start_rank, lock)
+        starter = Starter(listener, address, start_rank, services)
         try:
             starter.serve()
         finally:
+            for service in services:
+                service.let_go()
             if starter.is_published:
                 address.unlink(missing_ok=True)
     return 0
@@ -93,11 +97,13 @@ def _listen(listener: socket.socket, address: pathlib.Path) -> None:
 class Starter:
     """Answers requests one by one, until nobody asks any more."""
 
-    def __init__(self, listener: socket.socket, address: pathlib.Path, start_rank: gang.Start, lock: int) -> None:
+    def __init__(
+        self, listener: socket.socket, address: pathlib.Path, start_rank: gang.Start, services: list[sweepers.Service]
+    ) -> None:
         self._listener = listener
         self._address = address
         self._start_rank = start_rank
-        self._lock = lock
+        self._services = services
         self._born = self._own_inode()
         self._code = _code_now()
         self._asked_at = time.monotonic()
@@ -122,11 +128,17 @@ class Starter:
                         self._release(key.fileobj, selector)
                     elif not self._accept(selector):
                         return
-                _reap()
+                self._replace_services(_reap())
                 is_alone = not self._holders and time.monotonic() - self._asked_at > _ALONE_SECONDS
                 # The folder is gone, or another starter has taken the place.
                 if is_alone or not self.is_published:
                     return
+
+    def _replace_services(self, ended: set[int]) -> None:
+        for at, service in enumerate(self._services):
+            if service.pid in ended:
+                service.let_go()
+                self._services[at] = sweepers.Service()
 
     @property
     def is_published(self) -> bool:
@@ -173,7 +185,7 @@ class Starter:
                 self._asked_at = time.monotonic()
                 pid = os.fork()
                 if pid == 0:
-                    _be_node(request, lock, self._start_rank)
+                    _be_node(request, lock, [service.address for service in self._services], self._start_rank)
                 connection.sendall(str(pid).encode())
             except (OSError, ValueError, KeyError):
                 pass
@@ -206,7 +218,7 @@ def _receive(connection: socket.socket) -> tuple[dict[str, object], int] | None:
     return request, descriptors[0]
 
 
-def _be_node(request: dict[str, object], lock: int, start_rank: gang.Start) -> NoReturn:
+def _be_node(request: dict[str, object], lock: int, services: list[str], start_rank: gang.Start) -> NoReturn:
     """In the fork: become the node process, and never return."""
     code = 70
     try:
@@ -231,7 +243,8 @@ def _be_node(request: dict[str, object], lock: int, start_rank: gang.Start) -> N
         os.environ.update(environ)
         os.set_inheritable(lock, False)
         processes.name_process("det-node")
-        code = allocation.run(NodeSpec.read(path), environ, sys.executable, lock=lock, start_rank=start_rank)
+        spec = NodeSpec.read(path)
+        code = allocation.run(spec, environ, sys.executable, lock=lock, sweepers=services, start_rank=start_rank)
     except errors.DeterminedError as error:
         print(error, file=sys.stderr)
     except BaseException:
@@ -243,12 +256,15 @@ def _be_node(request: dict[str, object], lock: int, start_rank: gang.Start) -> N
             os._exit(code)
 
 
-def _reap() -> None:
+def _reap() -> set[int]:
+    """Take leave of children that have ended; which those are."""
+    ended: set[int] = set()
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            ended.add(pid)
     except ChildProcessError:
         pass
+    return ended
 
 
 def _use_large_pages() -> None:

@@ -3,6 +3,9 @@
 Runs as a script of its own (``python -I -S sweeper.py MARKER [FOLDER]``), so it imports next to nothing. It reads lines
 from the node process: ``sessions PID PID`` replaces the sessions it watches, ``done`` sends it home. When the node
 process is gone without that word, it kills every process that carries the marker, and removes the folder.
+
+With ``--serve ADDRESS`` it does so for many node processes, each on a connection of its own that begins with a line
+``household FOLDER MARKER`` and brings descriptors to hold on to; it leaves when its input has ended and none is left.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 
 # Carried by everything a node process starts.
 VARIABLE = "DET_HOUSEHOLD"
@@ -91,23 +95,109 @@ def sweep(marker: str, sessions: set[int], patience_seconds: float = _PATIENCE_S
         pause = min(pause * 2, 0.05)
 
 
+DONE = b"done\n"
+
+
+def sessions_line(sessions: Iterable[int]) -> bytes:
+    return f"sessions {' '.join(map(str, sessions))}\n".encode()
+
+
+def household_line(marker: str, folder: str) -> bytes:
+    # The marker comes last: it has no line end, and the folder is quoted.
+    return f"household {folder.encode().hex()} {marker}\n".encode()
+
+
+class _Client:
+    """One node process, as far as it has told."""
+
+    def __init__(self, marker: str = "", folder: str | None = None) -> None:
+        self.marker = marker
+        self.folder = folder
+        self.sessions: set[int] = set()
+        self.is_done = False
+        self.held: list[int] = []
+        self._pending = b""
+
+    def hear(self, data: bytes) -> None:
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            word, _, rest = line.partition(b" ")
+            if word == b"done":
+                self.is_done = True
+            elif word == b"sessions":
+                self.sessions = {int(number) for number in rest.split()}
+            elif word == b"household":
+                folder, _, marker = rest.partition(b" ")
+                self.folder, self.marker = bytes.fromhex(folder.decode()).decode(), marker.decode()
+
+    def sweep(self) -> None:
+        sweep(self.marker, self.sessions)
+        if self.folder:
+            _remove(self.folder)
+
+
 def _main(marker: str, folder: str | None) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    sessions: set[int] = set()
-    pending = b""
-    while True:
+    _ignore_signals()
+    client = _Client(marker, folder)
+    while not client.is_done:
         data = os.read(0, 65536)
         if not data:
-            break
-        *lines, pending = (pending + data).split(b"\n")
-        for line in lines:
-            if line == b"done":
-                return
-            sessions = {int(word) for word in line.split()[1:]}
-    sweep(marker, sessions)
-    if folder:
-        _remove(folder)
+            client.sweep()
+            return
+        client.hear(data)
+
+
+def _serve(address: str) -> None:
+    import selectors
+    import socket
+
+    _ignore_signals()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Whoever sweeps is nobody's to wait for.
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(128)
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    selector.register(0, selectors.EVENT_READ)
+    clients: dict[socket.socket, _Client] = {}
+    is_wanted = True
+    while is_wanted or clients:
+        for key, _ in selector.select():
+            if key.fd == 0:
+                is_wanted = False
+                selector.unregister(0)
+            elif key.fileobj is listener:
+                connection, _ = listener.accept()
+                credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                if int.from_bytes(credentials[4:8], sys.byteorder) != os.getuid():
+                    connection.close()  # Nobody else has anything to sweep here.
+                    continue
+                clients[connection] = _Client()
+                selector.register(connection, selectors.EVENT_READ)
+            else:
+                connection = key.fileobj  # type: ignore[assignment]
+                client = clients[connection]
+                try:
+                    data, held, _, _ = socket.recv_fds(connection, 65536, 8)
+                except OSError:
+                    data, held = b"", []
+                client.held += held
+                client.hear(data)
+                if data and not client.is_done:
+                    continue
+                if not client.is_done and client.marker and os.fork() == 0:
+                    client.sweep()
+                    os._exit(0)
+                selector.unregister(connection)
+                connection.close()
+                for descriptor in client.held:
+                    os.close(descriptor)
+                del clients[connection]
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _remove(folder: str) -> None:
@@ -120,4 +210,7 @@ def _remove(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    if sys.argv[1] == "--serve":
+        _serve("\0" + sys.argv[2])
+    else:
+        _main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)

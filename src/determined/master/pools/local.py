@@ -27,6 +27,7 @@ from determined.wire.reports import ReportBatch, Source
 NODE = "local"
 _BATCH_LINES = 1000
 _LOG_BYTES = 4096
+_LOOK_AGAIN_SECONDS = (0.1, 0.4, 1.5)
 # A node process that does not obey for so long after the grace is over is ended from outside; its sweepers do the rest.
 _OBEDIENCE_SECONDS = 10.0
 
@@ -276,9 +277,11 @@ class _Watch:
         self._thread.join()
 
     def _run(self) -> None:
+        due: list[float] = []
         while not self._closed:
             ended = False
-            for key, _ in self._selector.select():
+            now = time.monotonic()
+            for key, _ in self._selector.select(max(due[0] - now, 0.0) if due else None):
                 if key.fd == self._wake:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, 4096)
@@ -290,7 +293,12 @@ class _Watch:
                 new, self._new = self._new, []
             for descriptor in new:
                 self._selector.register(descriptor, selectors.EVENT_READ)
-            if ended and not self._closed:
+            now = time.monotonic()
+            if ended:
+                # Of one that was killed the sweepers may still be busy: it is over a little later.
+                due = [now, *(now + after for after in _LOOK_AGAIN_SECONDS)]
+            if due and due[0] <= now and not self._closed:
+                due = [each for each in due if each > now]
                 self._callback()
         for descriptor in [*(key.fd for key in self._selector.get_map().values()), self._waker]:
             os.close(descriptor)
