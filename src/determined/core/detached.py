@@ -144,6 +144,7 @@ class Detached:
                 on_fenced=self._on_fenced,
                 on_problem=self._console.warn,
                 watch_seconds=_WATCH_SECONDS,
+                cluster_id=view.cluster_id,
             ).start()
             return view
 

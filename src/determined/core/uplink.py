@@ -122,7 +122,8 @@ class Shipper:
     Lines go in order, each until the master has acknowledged it; a master that is away is waited for. Without news a
     heartbeat is sent. ``on_stop`` is called, on that thread, with every new StopOrder; ``on_fenced``, once, when the
     master takes nothing of this allocation any more: another has taken its place. ``on_problem`` hears of lines that
-    the master refuses for what is in them.
+    the master refuses for what is in them. With a ``cluster_id`` a refusal counts only from the master of that id:
+    another one may listen at its address while it is away.
     """
 
     def __init__(
@@ -137,8 +138,10 @@ class Shipper:
         on_problem: Callable[[str], None] = lambda text: None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         watch_seconds: float = _WATCH_SECONDS,
+        cluster_id: str = "",
     ) -> None:
         self._session = session
+        self._cluster_id = cluster_id
         self._path = f"/allocations/{allocation_id}/reports"
         self._run_epoch = run_epoch
         self._tails = [_Tail(source, path) for source, path in spools.items()]
@@ -245,6 +248,8 @@ class Shipper:
             reply = answer.json()
             acknowledged = int(reply["acknowledged"])
         except (errors.StaleRunEpoch, errors.Unauthenticated) as error:
+            if not self._is_our_master():
+                return False
             self._fenced = True
             with self._changed:
                 self._changed.notify_all()
@@ -256,6 +261,19 @@ class Shipper:
             return False  # not the answer of a master: something stands between us
         self._take(batch.tail, acknowledged, reply.get("stop"))
         return True
+
+    def _is_our_master(self) -> bool:
+        """Whether who refuses us is who ordered this, and not a stranger at the same address."""
+        if not self._cluster_id:
+            return True
+        asking = self._session.with_token(None)
+        try:
+            answer = asking.call("GET", "/master", timeout=_TIMEOUT_SECONDS, attempts=1).json()
+            return bool(answer["cluster_id"] == self._cluster_id)
+        except (errors.DeterminedError, ValueError, TypeError, KeyError):
+            return False
+        finally:
+            asking.close()
 
     def _take(self, tail: _Tail, acknowledged: int, stop: Any) -> None:
         with self._changed:
@@ -270,6 +288,8 @@ class Shipper:
     def _isolate(self, batch: _Batch, error: errors.DeterminedError) -> bool:
         """A line that cannot be taken for what is in it must not hold up the others: it is found by halves."""
         if not isinstance(error, (errors.BadRequest, errors.InvalidConfigurationException)) or not batch.lines:
+            return False
+        if not self._is_our_master():
             return False
         if len(batch.lines) > 1:
             batch.tail.most_lines = len(batch.lines) // 2

@@ -26,6 +26,7 @@ class ReportsMaster:
         self.stop: dict[str, Any] | None = None
         self.problem: dict[str, Any] | None = None
         self.poison: str | None = None
+        self.cluster_id = "here"
         self.released = threading.Event()
         self._changed = threading.Condition()
         owner = self
@@ -81,7 +82,9 @@ class ReportsMaster:
         batch = json.loads(body) if body else {}
         if not handler.path.endswith("/reports"):
             with self._changed:
-                status, reply = self.other(handler.path.removeprefix("/api/v1"), batch)
+                path = handler.path.removeprefix("/api/v1")
+                known = 200, {"cluster_id": self.cluster_id, "version": "0"}
+                status, reply = known if path == "/master" else self.other(path, batch)
                 self._changed.notify_all()
             return self._send(handler, status, reply)
         with self._changed:

@@ -224,10 +224,27 @@ def test_an_allocation_that_is_over_is_told_so_once(tmp_path: pathlib.Path, stat
     uplink.Spool(tmp_path / "chief.spool").append(*numbered(0, 3))
     with ReportsMaster(lambda number: status) as master:
         master.problem = {"code": code, "message": "a later attempt has taken its place"}
-        with shipping(master, tmp_path, on_fenced=on_fenced) as shipper:
+        with shipping(master, tmp_path, on_fenced=on_fenced, cluster_id="here") as shipper:
             assert fenced.wait(10)
             assert shipper.is_fenced and not shipper.drain(5)
         assert why == ["a later attempt has taken its place"] and len(master.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(409, "stale_run_epoch"), (401, "unauthenticated"), (400, "bad_request"), (422, "bad_request")]
+)
+def test_a_stranger_at_the_masters_address_decides_nothing(tmp_path: pathlib.Path, status: int, code: str) -> None:
+    uplink.Spool(tmp_path / "chief.spool").append(*numbered(0, 3))
+    fenced: list[str] = []
+    problems: list[str] = []
+    with ReportsMaster(lambda number: status if number < 3 else None) as master:
+        master.problem, master.cluster_id = {"code": code, "message": "who are you?"}, "elsewhere"
+        options = {"on_fenced": fenced.append, "on_problem": problems.append, "cluster_id": "here"}
+        with shipping(master, tmp_path, **options) as shipper:
+            master.wait(lambda: len(master.lines["chief"]) == 3)
+            assert not shipper.is_fenced
+        assert statuses(master.lines["chief"]) == ["0", "1", "2"]
+    assert fenced == problems == []
 
 
 def test_a_line_that_cannot_be_taken_does_not_hold_up_the_others(tmp_path: pathlib.Path) -> None:
