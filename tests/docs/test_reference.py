@@ -30,7 +30,7 @@ def load_generator(name: str) -> types.ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["generate_routes", "generate_settings"])
+@pytest.mark.parametrize("name", ["generate_client", "generate_routes", "generate_settings"])
 def test_the_page_is_current(name: str) -> None:
     generator = load_generator(name)
     assert generator.PAGE.read_text() == generator.page(), f"run: python docs/reference/{name}.py"

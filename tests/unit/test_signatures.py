@@ -16,6 +16,7 @@ import pytest
 
 import determined as det
 from determined import core, errors, pytorch
+from determined.experimental import client
 
 # Names whose presence is the promise: modules to import, and things to find in them.
 MODULES = [
@@ -23,6 +24,7 @@ MODULES = [
     "determined.core",
     "determined.errors",
     "determined.experimental",
+    "determined.experimental.client",
     "determined.experimental.core_v2",
     "determined.keras",
     "determined.launch",
@@ -38,7 +40,6 @@ MODULES = [
 
 # Names of section 1 that belong to parts which do not exist yet: the one that makes one moves it to MODULES.
 NOT_YET = [
-    "determined.experimental.client",
     "determined.pytorch.deepspeed",
     "determined.util",
 ]
@@ -285,6 +286,96 @@ SIGNATURES = {
     "core.ExperimentalCoreContext.report_task_using_model_version": "(model_version)",
 }
 
+# Section 20, the SDK: its page of the documentation is docs/reference/client.md.
+CLIENT = {
+    "login": "(master=None, user=None, password=None, cert_path=None, cert_name=None, noverify=False)",
+    "logout": "()",
+    "create_experiment": "(config, model_dir=None, includes=(), parent_id=None, project_id=None, template=None)",
+    "get_experiment": "(experiment_id)",
+    "list_experiments": "(sort_by=None, order_by=None, experiment_ids=None, labels=None, users=None, states=None,"
+    " name=None, project_id=None)",
+    "get_trial": "(trial_id)",
+    "get_checkpoint": "(uuid)",
+    "create_model": "(name, description='', metadata=None, labels=None, workspace_name=None)",
+    "get_model": "(identifier)",
+    "get_model_labels": "()",
+    "iter_trials_metrics": "(trial_ids, group=None)",
+    "create_workspace": "(name)",
+    "get_workspace": "(name)",
+    "list_workspaces": "()",
+    "get_project": "(project_id)",
+    "create_user": "(username, admin, password=None, remote=False)",
+    "get_user_by_id": "(user_id)",
+    "get_user_by_name": "(user_name)",
+    "list_users": "(active=None)",
+    "list_resource_pools": "()",
+    **{
+        f"Experiment.{name}": "()" for name in ("activate", "pause", "cancel", "kill", "archive", "unarchive", "delete")
+    },
+    "Experiment.reload": "()",
+    "Experiment.set_name": "(name)",
+    "Experiment.set_description": "(description)",
+    "Experiment.set_notes": "(notes)",
+    "Experiment.set_labels": "(labels)",
+    "Experiment.add_label": "(label)",
+    "Experiment.remove_label": "(label)",
+    "Experiment.wait": "(interval=5.0)",
+    "Experiment.await_first_trial": "(interval=0.1)",
+    "Experiment.list_trials": "(sort_by=ANY, order_by=ANY, limit=None)",
+    "Experiment.iter_trials": "(sort_by=ANY, order_by=ANY, limit=None)",
+    "Experiment.list_checkpoints": "(sort_by=None, order_by=None, max_results=None)",
+    "Experiment.top_checkpoint": "(sort_by=None, smaller_is_better=None)",
+    "Experiment.top_n_checkpoints": "(limit, sort_by=None, smaller_is_better=None)",
+    "Experiment.download_code": "(output_dir=None)",
+    "Experiment.delete_tensorboard_files": "()",
+    "Experiment.move_to_project": "(project_id)",
+    "Trial.iter_logs": "(follow=False, *, head=None, tail=None, container_ids=None, rank_ids=None, stdtypes=None,"
+    " min_level=None, timestamp_before=None, timestamp_after=None, sources=None, search_text=None)",
+    "Trial.kill": "()",
+    "Trial.list_checkpoints": "(sort_by=None, order_by=None, max_results=None)",
+    "Trial.iter_metrics": "(group=None)",
+    "Trial.select_checkpoint": "(latest=False, best=False, uuid=None, sort_by=None, smaller_is_better=None)",
+    "Trial.get_experiment": "()",
+    "Checkpoint.download": "(path=None, mode=ANY)",
+    "Checkpoint.add_metadata": "(metadata)",
+    "Checkpoint.remove_metadata": "(keys)",
+    "Checkpoint.delete": "()",
+    "Checkpoint.remove_files": "(globs)",
+    "Checkpoint.get_metrics": "(group=None)",
+    "Checkpoint.write_metadata_file": "(path)",
+    "Model.register_version": "(checkpoint_uuid)",
+    "Model.get_version": "(version=-1)",
+    "Model.list_versions": "(order_by=ANY)",
+    "Model.add_metadata": "(metadata)",
+    "Model.remove_metadata": "(keys)",
+    "Model.set_labels": "(labels)",
+    "Model.set_description": "(description)",
+    **{f"Model.{name}": "()" for name in ("archive", "unarchive", "delete")},
+    "Model.move_to_workspace": "(workspace)",
+    "ModelVersion.set_name": "(name)",
+    "ModelVersion.set_notes": "(notes)",
+    "ModelVersion.delete": "()",
+    "ModelVersion.iter_metrics": "(group=None)",
+}
+CLIENT_ATTRIBUTES = {
+    "Experiment": "id config state name description notes labels progress archived project_id workspace_id",
+    "Trial": "id experiment_id hparams state summary_metrics",
+    "Checkpoint": "uuid state resources metadata training report_time task_id",
+    "Model": "model_id name description labels metadata archived workspace_id",
+    "ModelVersion": "checkpoint model_version name notes",
+    "ExperimentState": "ACTIVE PAUSED STOPPING_COMPLETED STOPPING_CANCELED STOPPING_ERROR STOPPING_KILLED COMPLETED"
+    " CANCELED ERROR DELETED DELETING DELETE_FAILED QUEUED PULLING STARTING RUNNING",
+    "TrialState": "ACTIVE PAUSED STOPPING_COMPLETED STOPPING_CANCELED STOPPING_ERROR STOPPING_KILLED COMPLETED"
+    " CANCELED ERROR QUEUED PULLING STARTING RUNNING",
+    "CheckpointState": "ACTIVE COMPLETED ERROR DELETED PARTIALLY_DELETED",
+    "OrderBy": "ASC ASCENDING DESC DESCENDING",
+    "CheckpointSortBy": "UUID TRIAL_ID BATCH_NUMBER END_TIME STATE SEARCHER_METRIC",
+    "TrialSortBy": "ID START_TIME END_TIME STATE",
+    "ExperimentSortBy": "ID NAME START_TIME END_TIME STATE PROGRESS USER",
+    "ModelSortBy": "NAME DESCRIPTION CREATION_TIME LAST_UPDATED_TIME",
+    "LogLevel": "TRACE DEBUG INFO WARNING ERROR CRITICAL",
+}
+
 # What we take beyond that; all of it may be left out.
 MORE = {
     "pytorch.init": "(*, checkpoint_storage=None, name=None)",
@@ -347,7 +438,7 @@ class Anything:
         return "ANY"
 
 
-NAMESPACE = {"det": det, "core": core, "pytorch": pytorch, "ANY": Anything()}
+NAMESPACE = {"det": det, "core": core, "pytorch": pytorch, "client": client, "ANY": Anything()}
 
 
 def find(name: str) -> Any:
@@ -383,6 +474,16 @@ def test_signature(name: str) -> None:
     # Order does not matter among those that are named by the caller.
     assert sorted((p for p in ours if p.name in added), key=str) == sorted(more, key=str)
     assert all(p.default is not inspect.Parameter.empty for p in more)
+
+
+@pytest.mark.parametrize("name", CLIENT)
+def test_signature_of_the_sdk(name: str) -> None:
+    assert actual(f"client.{name}") == written(CLIENT[name])
+
+
+@pytest.mark.parametrize("name", CLIENT_ATTRIBUTES)
+def test_attributes_of_the_sdk(name: str) -> None:
+    assert [one for one in CLIENT_ATTRIBUTES[name].split() if not hasattr(getattr(client, name), one)] == []
 
 
 def test_what_is_added_belongs_to_something_promised() -> None:
