@@ -61,10 +61,12 @@ def record(tx: Tx, allocation: Allocation, report: CheckpointReport) -> Checkpoi
     return checkpoints.require(tx, report.uuid)
 
 
-def record_gone(tx: Tx, uuid: str) -> None:
-    """The training code has deleted a checkpoint of its own."""
+def record_gone(tx: Tx, allocation: Allocation, uuid: str) -> None:
+    """The training code has deleted a checkpoint of its own; what it says of others' is not believed."""
     checkpoint = checkpoints.get(tx, uuid)
-    if checkpoint is not None and checkpoint.state is not CheckpointState.DELETED:
+    if checkpoint is None or checkpoint.task_id != allocation.task_id:
+        return
+    if checkpoint.state is not CheckpointState.DELETED:
         _remove(tx, checkpoint)
 
 

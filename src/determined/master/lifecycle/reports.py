@@ -293,7 +293,7 @@ def _take(tx: Tx, teller: _Teller, lines: Series | Sequence[Line]) -> None:
             case CheckpointReport():
                 checkpoints.record(tx, allocation_rows.require(tx, teller.allocation_id), run)
             case CheckpointGoneReport():
-                checkpoints.record_gone(tx, run.uuid)
+                checkpoints.record_gone(tx, allocation_rows.require(tx, teller.allocation_id), run.uuid)
             case ProgressReport():
                 told.progress = run
             case StatusReport():

@@ -138,12 +138,22 @@ def test_training_code_may_delete_its_own(world: World) -> None:
     world.start(trial)
     world.checkpoint(trial, 100, "a")
     world.checkpoint(trial, 200, "b")
+    own = world.live(trial)
     for _ in range(2):
-        world.do(checkpoints.record_gone, "b")
-    world.do(checkpoints.record_gone, "unknown")
+        world.do(checkpoints.record_gone, own, "b")
+    world.do(checkpoints.record_gone, own, "unknown")
     assert world.trial(trial).latest_checkpoint == "a"
     world.exit(trial, Outcome.LOST)
     assert world.start(trial).from_checkpoint == "a"
+
+
+def test_nobody_deletes_what_others_trained(world: World) -> None:
+    one, other = world.trials(world.scripted(trials=2).id)
+    world.start(one)
+    world.start(other)
+    world.checkpoint(one, 100, "a")
+    world.do(checkpoints.record_gone, world.live(other), "a")
+    assert world.look(checkpoint_rows.require, "a").state is CheckpointState.COMPLETED
 
 
 def test_by_default_the_best_and_the_latest_of_each_trial_are_kept(world: World) -> None:
