@@ -34,6 +34,8 @@ _ALSO = ("determined.client.transport", "determined.core.uplink", "determined.wi
 _INPUT = 0  # Whoever started us holds the other end.
 # How long it waits for somebody to hold a connection to it, or to ask.
 _ALONE_SECONDS = 15.0
+# Nobody has asked for so long that its memory is better given back; the next one to ask starts another.
+_IDLE_SECONDS = 3600.0
 _LOOK_SECONDS = 2.0
 _REQUEST_SECONDS = 2.0
 _MOST_BYTES = 4 << 20
@@ -129,7 +131,8 @@ class Starter:
                     elif not self._accept(selector):
                         return
                 self._replace_services(_reap())
-                is_alone = not self._holders and time.monotonic() - self._asked_at > _ALONE_SECONDS
+                quiet_seconds = time.monotonic() - self._asked_at
+                is_alone = quiet_seconds > (_IDLE_SECONDS if self._holders else _ALONE_SECONDS)
                 # The folder is gone, or another starter has taken the place.
                 if is_alone or not self.is_published:
                     return

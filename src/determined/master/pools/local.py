@@ -63,7 +63,7 @@ class LocalPool:
         self._stops: dict[str, float] = {}  # when a node process that was asked to stop is ended from outside
 
     def prepare(self) -> None:
-        """Get ready to start quickly. Optional: what is not ready is not waited for."""
+        """Get ready to fork from a process with torch in it, at once rather than when the first gang comes."""
         if self._starters is not None:
             self._starters.prepare(self._python)
 
@@ -145,6 +145,8 @@ class LocalPool:
         """From now on call this, from a thread of the pool's, whenever a gang may have ended."""
         if self._watch is None:
             self._watch = _Watch(callback)
+            if self._starters is not None:
+                self._starters.prepare()
             for name, sighting in self.poll().items():
                 pid = self._at(name).read_pid()
                 if isinstance(sighting, Running) and pid is not None:

@@ -32,11 +32,12 @@ class Starters:
         # A starter stays for as long as somebody holds a connection to it.
         self._held: dict[str, socket.socket] = {}
 
-    def prepare(self, python: str) -> None:
-        """See that there will be starters, without waiting for them."""
+    def prepare(self, python: str | None = None) -> None:
+        """See that there will be the bare one, and that of an interpreter, without waiting for them."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._bring_up(sys.executable, is_bare=True)
-        self._bring_up(python, is_bare=False)
+        if python is not None:
+            self._bring_up(python, is_bare=False)
 
     def start(self, python: str | None, spec: pathlib.Path, output: pathlib.Path, lock: int) -> int | None:
         """A node process from the starter of this interpreter, else from the bare one: its number, or None."""
