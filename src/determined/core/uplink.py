@@ -142,6 +142,7 @@ class Shipper:
     ) -> None:
         self._session = session
         self._cluster_id = cluster_id
+        self._is_refused = False  # by our master, as far as we know
         self._path = f"/allocations/{allocation_id}/reports"
         self._run_epoch = run_epoch
         self._tails = [_Tail(source, path) for source, path in spools.items()]
@@ -248,7 +249,7 @@ class Shipper:
             reply = answer.json()
             acknowledged = int(reply["acknowledged"])
         except (errors.StaleRunEpoch, errors.Unauthenticated) as error:
-            if not self._is_our_master():
+            if not self._is_final():
                 return False
             self._fenced = True
             with self._changed:
@@ -262,10 +263,21 @@ class Shipper:
         self._take(batch.tail, acknowledged, reply.get("stop"))
         return True
 
-    def _is_our_master(self) -> bool:
+    def _is_final(self) -> bool:
         """Whether who refuses us is who ordered this, and not a stranger at the same address."""
         if not self._cluster_id:
             return True
+        if not self._is_our_master():
+            self._is_refused = False
+            return False
+        if not self._is_refused:
+            # It may have been said by a stranger who has just left: our master is asked again, and nobody else.
+            self._is_refused = True
+            self._session.close()
+            return False
+        return True
+
+    def _is_our_master(self) -> bool:
         asking = self._session.with_token(None)
         try:
             answer = asking.call("GET", "/master", timeout=_TIMEOUT_SECONDS, attempts=1).json()
@@ -276,6 +288,7 @@ class Shipper:
             asking.close()
 
     def _take(self, tail: _Tail, acknowledged: int, stop: Any) -> None:
+        self._is_refused = False
         with self._changed:
             tail.acknowledge(acknowledged)
             self._changed.notify_all()
@@ -289,7 +302,7 @@ class Shipper:
         """A line that cannot be taken for what is in it must not hold up the others: it is found by halves."""
         if not isinstance(error, (errors.BadRequest, errors.InvalidConfigurationException)) or not batch.lines:
             return False
-        if not self._is_our_master():
+        if not self._is_final():
             return False
         if len(batch.lines) > 1:
             batch.tail.most_lines = len(batch.lines) // 2

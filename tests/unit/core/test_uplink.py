@@ -227,7 +227,8 @@ def test_an_allocation_that_is_over_is_told_so_once(tmp_path: pathlib.Path, stat
         with shipping(master, tmp_path, on_fenced=on_fenced, cluster_id="here") as shipper:
             assert fenced.wait(10)
             assert shipper.is_fenced and not shipper.drain(5)
-        assert why == ["a later attempt has taken its place"] and len(master.requests) == 1
+        # Asked twice: the first answer may have been the last of a stranger's.
+        assert why == ["a later attempt has taken its place"] and len(master.requests) == 2
 
 
 @pytest.mark.parametrize(
