@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import pytest
 
@@ -32,3 +33,14 @@ def test_every_page_can_be_found_from_the_index() -> None:
     index = (docs / "README.md").read_text()
     missing = [page for page in docs.rglob("*.md") if f"({page.relative_to(docs).as_posix()})" not in index]
     assert [page.name for page in missing if page != docs / "README.md"] == []
+
+
+def test_every_promise_names_a_test_that_is_there() -> None:
+    page = pages.ROOT / "docs" / "explanation" / "guarantees.md"
+    promises, _, _ = page.read_text().partition("## What is not promised")
+    named = re.findall(r"\[(test_\w+)\]\(([^)]+)\)", promises)
+    missing = [name for name, file in named if f"def {name}(" not in (page.parent / file).read_text()]
+    assert missing == []
+    listed = [line for line in re.split(r"\n(?=- |\n)", promises) if line.startswith("- ")]
+    assert [line for line in listed if "](../../tests/" not in line] == []
+    assert len(named) > 40
