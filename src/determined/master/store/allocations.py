@@ -48,10 +48,12 @@ _UPDATE = sa.update(_table).where(_table.c.id == sa.bindparam("key"))
 
 def live(tx: Tx, pool: str | None = None) -> list[Allocation]:
     """Every attempt that has not been seen to end, the oldest first."""
-    query = sa.select(_table).where(_table.c.state.in_(_LIVE))
-    if pool is not None:
-        query = query.where(_table.c.pool == pool)
-    return rows.several(Allocation, tx.execute(query.order_by(_table.c.created_at, _table.c.id)))
+    found = tx.execute(_ALL_LIVE) if pool is None else tx.execute(_LIVE_OF_POOL, {"of": pool})
+    return rows.several(Allocation, found)
+
+
+_ALL_LIVE = sa.select(_table).where(_table.c.state.in_(_LIVE)).order_by(_table.c.created_at, _table.c.id)
+_LIVE_OF_POOL = _ALL_LIVE.where(_table.c.pool == sa.bindparam("of"))
 
 
 def live_of(tx: Tx, task_id: str) -> Allocation | None:

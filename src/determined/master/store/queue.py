@@ -20,62 +20,58 @@ _TASKS_IN_QUEUE = [TaskState.QUEUED.value, *_TASKS_HOLDING]
 
 def trials(tx: Tx) -> list[Sequence[Any]]:
     """Of every queued or running trial that this master starts itself: id, number, state, retry_at, experiment."""
-    return [
-        *tx.execute(
-            sa.select(_t.c.id, _t.c.number, _t.c.state, _t.c.retry_at, _t.c.experiment_id).where(
-                _t.c.state.in_(_IN_QUEUE), _t.c.copy_from_steps.is_(None)
-            )
-        )
-    ]
+    return [*tx.execute(_TRIALS)]
+
+
+_TRIALS = sa.select(_t.c.id, _t.c.number, _t.c.state, _t.c.retry_at, _t.c.experiment_id).where(
+    _t.c.state.in_(_IN_QUEUE), _t.c.copy_from_steps.is_(None)
+)
 
 
 def jobs(tx: Tx) -> list[Sequence[Any]]:
     """Of every experiment that has such trials: id, pool, slots, priority, weight, max_slots, queued_at,
     single_node."""
-    has_trials = sa.select(_t.c.experiment_id).where(_t.c.state.in_(_IN_QUEUE))
-    return [
-        *tx.execute(
-            sa.select(
-                _e.c.id,
-                _e.c.resource_pool,
-                _e.c.slots_per_trial,
-                _e.c.priority,
-                _e.c.weight,
-                _e.c.max_slots,
-                _e.c.queued_at,
-                _e.c.single_node,
-            ).where(_e.c.id.in_(has_trials), _e.c.unmanaged.is_(False))
-        )
-    ]
+    return [*tx.execute(_JOBS)]
+
+
+_JOBS = sa.select(
+    _e.c.id,
+    _e.c.resource_pool,
+    _e.c.slots_per_trial,
+    _e.c.priority,
+    _e.c.weight,
+    _e.c.max_slots,
+    _e.c.queued_at,
+    _e.c.single_node,
+).where(_e.c.id.in_(sa.select(_t.c.experiment_id).where(_t.c.state.in_(_IN_QUEUE))), _e.c.unmanaged.is_(False))
 
 
 def tasks(tx: Tx) -> list[Sequence[Any]]:
     """Of every queued or running task: id, pool, slots, priority, weight, queued_at, state, retry_at, kind."""
-    return [
-        *tx.execute(
-            sa.select(
-                _k.c.id,
-                _k.c.resource_pool,
-                _k.c.slots,
-                _k.c.priority,
-                _k.c.weight,
-                _k.c.queued_at,
-                _k.c.state,
-                _k.c.retry_at,
-                _k.c.kind,
-            ).where(_k.c.state.in_(_TASKS_IN_QUEUE))
-        )
-    ]
+    return [*tx.execute(_TASKS)]
+
+
+_TASKS = sa.select(
+    _k.c.id,
+    _k.c.resource_pool,
+    _k.c.slots,
+    _k.c.priority,
+    _k.c.weight,
+    _k.c.queued_at,
+    _k.c.state,
+    _k.c.retry_at,
+    _k.c.kind,
+).where(_k.c.state.in_(_TASKS_IN_QUEUE))
 
 
 def holding(tx: Tx) -> dict[str, Sequence[Any]]:
     """Of everything that holds slots, by the task's id: that, the pool, the placement, and how many slots."""
-    found = tx.execute(
-        sa.select(_a.c.task_id, _a.c.pool, _a.c.placement, _a.c.slots).where(
-            _a.c.state.in_(("assigned", "running", "stopping"))
-        )
-    )
-    return {row[0]: row for row in found}
+    return {row[0]: row for row in tx.execute(_HOLDING_SLOTS)}
+
+
+_HOLDING_SLOTS = sa.select(_a.c.task_id, _a.c.pool, _a.c.placement, _a.c.slots).where(
+    _a.c.state.in_(("assigned", "running", "stopping"))
+)
 
 
 def experiments_in_line(tx: Tx) -> list[Sequence[Any]]:

@@ -452,5 +452,6 @@ def _empty_database() -> sa.Engine:
         return copy
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.NullPool)
-    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    # What listens to the engine's events would be asked about every statement.
+    engine.dialect.do_begin = lambda connection: connection.execute("BEGIN")  # type: ignore[method-assign,assignment]
     return engine
