@@ -16,9 +16,12 @@ from determined.config.problems import Path, Problem, as_exception
 from determined.config.searcher import Single
 from determined.config.section import closest
 from determined.config.task import TaskConfig
+from determined.search import grid
 from determined.wire.requests import CreateExperiment, CreateTask, PreviewSearch
 
 Config = TypeVar("Config", bound=Document)
+
+_MOST_AT_ONCE = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +78,7 @@ def experiment(
         checked, sizes, default_pool, config.resources.resource_pool, config.resources.slots_per_trial,
         bool(config.resources.is_single_node), ("resources", "slots_per_trial"),
     )  # fmt: skip
+    problems += _too_many_at_once(checked, config)
     limit = config.resources.max_slots
     if limit is not None and 0 < limit < config.resources.slots_per_trial:
         says = f"is {limit}, less than one trial needs (slots_per_trial is {config.resources.slots_per_trial})"
@@ -107,7 +111,12 @@ def task(
 
 def preview(asked: PreviewSearch) -> ExperimentConfig:
     """The config whose search is to be looked at; it need not be able to run."""
-    return _require(loading.check(asked.config.encode(), overrides=asked.overrides, file=asked.file))
+    checked = loading.check(asked.config.encode(), overrides=asked.overrides, file=asked.file)
+    config = _require(checked)
+    problems = _too_many_at_once(checked, config)
+    if problems:
+        raise refused(problems, checked.what)
+    return config
 
 
 def as_test(config: ExperimentConfig) -> ExperimentConfig:
@@ -184,6 +193,22 @@ def _fit(
 
 def _at(checked: loading.Checked[Any], path: Path, says: str) -> Problem:
     return Problem(path, says, checked.places.of(path))
+
+
+def _too_many_at_once(checked: loading.Checked[Any], config: ExperimentConfig) -> list[Problem]:
+    """A search makes its first trials in one step, for which everybody waits."""
+    searcher = config.searcher
+    concurrent = getattr(searcher, "max_concurrent_trials", None)
+    if concurrent is None:
+        return []
+    trials = getattr(searcher, "max_trials", None) or 0
+    if searcher.name == "grid":
+        trials = grid.size(config.hyperparameters)
+    at_once = min(concurrent or trials, trials)
+    if at_once <= _MOST_AT_ONCE:
+        return []
+    says = f"lets {at_once} trials begin at once, and at most {_MOST_AT_ONCE} may: set a smaller one"
+    return [_at(checked, ("searcher", "max_concurrent_trials"), says)]
 
 
 def _slots(count: int) -> str:

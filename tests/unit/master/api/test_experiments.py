@@ -52,6 +52,15 @@ def test_every_mistake_is_told_at_once_with_its_line(master: Master) -> None:
         ("entrypoint: x\nworkspace: there\nproject: nowhere\n", "there is no workspace there"),
         ("entrypoint: x\nsearcher: {name: single, source_trial_id: 99}\n", "no trial 99"),
         ("entrypoint: x\nsearcher: {name: single, source_checkpoint_uuid: nope-nope}\n", "nope-nope"),
+        (
+            "entrypoint: x\nsearcher: {name: random, max_trials: 1000000000, max_concurrent_trials: 0}\n",
+            "lets 1000000000 trials begin at once",
+        ),
+        (
+            "entrypoint: x\nhyperparameters: {a: {type: double, minval: 0, maxval: 1, count: 100000000}}\n"
+            "searcher: {name: grid, max_concurrent_trials: 0}\n",
+            "at most 10000 may",
+        ),
         ("[1, 2]", "must be a map"),
         ("", "is empty"),
         ("/etc/passwd", "must be a map"),
@@ -313,3 +322,18 @@ def test_search_events_and_preview(master: Master) -> None:
     )
     assert preview["trials"] == 3 and preview["rows"][0]["trials"] == 3
     assert all(0 <= example["lr"] <= 1 for example in preview["examples"])
+
+
+def test_sent_twice_under_a_key_it_is_one(master: Master) -> None:
+    """Figure A2, for submissions: also when the answer was lost on the way."""
+    key = {"Idempotency-Key": "the-same-key-1"}
+    first = master.ask("POST", "/experiments", headers=key, json={"config": CONFIG, "paused": True})
+    again = master.ask("POST", "/experiments", headers=key, json={"config": CONFIG, "paused": True})
+    assert first.status_code == again.status_code == 201 and first.json() == again.json()
+    assert master.get("/experiments")["total"] == 1
+    other = master.ask("POST", "/experiments", headers=key, json={"config": CONFIG + "labels: [x]", "paused": True})
+    assert other.status_code == 409
+    for path in ("/experiments/1/kill", "/experiments/bulk"):
+        body = {"ids": [1], "operation": "kill"} if path.endswith("bulk") else None
+        answers = [master.ask("POST", path, headers=key, json=body) for _ in range(2)]
+        assert answers[0].status_code == answers[1].status_code == 200 and answers[0].content == answers[1].content
