@@ -35,7 +35,7 @@ lint: setup  ## the part of check that runs no test
 dev: setup  ## train the sample on two local processes, its run folder below ./runs
 	@DET_RUNS_DIR="$${DET_RUNS_DIR:-runs}" $(BIN)/python -m determined.launch.torch_distributed --nproc 2 examples/digits/train.py
 
-bench: .venv/.installed-bench  ## measure us and our peers side by side (about ten minutes on a quiet machine)
+bench: .venv/.installed-bench  ## measure training and the platform beside our peers (about half an hour on a quiet machine)
 	@$(BIN)/python -m bench
 
 clean:  ## remove what the other targets made

@@ -22,6 +22,7 @@ class Options:
     chunks: int = 0
     contenders: Sequence[Contender] = tuple(ALL.values())
     cases: Sequence[str] = ()
+    is_hour: bool = False  # watch a master's memory for an hour, not for a minute
     results: pathlib.Path = RESULTS  # JSON files, and run folders while they are measured
 
     def with_contenders(self, chosen: Sequence[Contender]) -> Options:

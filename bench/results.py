@@ -12,31 +12,34 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-_PACKAGES = ("resolute", "torch", "lightning", "accelerate", "transformers", "safetensors")
+_PACKAGES = ("resolute", "torch", "lightning", "accelerate", "transformers", "safetensors", "optuna", "SQLAlchemy")
 
 
 @dataclasses.dataclass
 class Row:
-    """One line of the Speed table. Smaller is better everywhere; ``unit`` is "×" for ratios to bare."""
+    """One line of a Speed table; ``unit`` is "×" for ratios to bare. Smaller is better, unless ``more_is_better``."""
 
     case: str
     unit: str
-    bare: float
+    bare: float | None  # with nothing of ours or of a peer's: what there is to approach
     ours: float | None
     bar: float | None
     peers: Mapping[str, float] = dataclasses.field(default_factory=dict)
     note: str = ""
+    more_is_better: bool = False
 
     @property
     def best_peer(self) -> tuple[str, float] | None:
-        """The peer with the smallest number."""
-        return min(self.peers.items(), key=lambda peer: peer[1]) if self.peers else None
+        """The peer with the best number."""
+        best = max if self.more_is_better else min
+        return best(self.peers.items(), key=lambda peer: peer[1]) if self.peers else None
 
     @property
     def verdict(self) -> str:
         if self.ours is None or self.bar is None:
             return ""
-        return "pass" if self.ours <= self.bar else "FAIL"
+        is_well = self.ours >= self.bar if self.more_is_better else self.ours <= self.bar
+        return "pass" if is_well else "FAIL"
 
 
 @dataclasses.dataclass
@@ -48,10 +51,8 @@ class Table:
     lines: list[list[str]]
 
 
-def speed_table(rows: Sequence[Row]) -> Table:
-    return Table(
-        "Speed", ["case", "bare", "ours", "best peer", "others", "bar", "verdict"], [_line(row) for row in rows]
-    )
+def speed_table(rows: Sequence[Row], title: str = "Speed", bare: str = "bare") -> Table:
+    return Table(title, ["case", bare, "ours", "best peer", "others", "bar", "verdict"], [_line(row) for row in rows])
 
 
 def _line(row: Row) -> list[str]:
@@ -63,7 +64,7 @@ def _line(row: Row) -> list[str]:
         _show(row.ours, row.unit),
         f"{best[0]} {_show(best[1], row.unit)}" if best else "–",
         "; ".join(f"{name} {_show(value, row.unit)}" for value, name in others) or "–",
-        f"≤ {_show(row.bar, row.unit)}" if row.bar is not None else "–",
+        f"{'≥' if row.more_is_better else '≤'} {_show(row.bar, row.unit)}" if row.bar is not None else "–",
         f"{row.verdict}{' (' + row.note + ')' if row.note else ''}",
     ]
 
@@ -73,7 +74,7 @@ def _show(value: float | None, unit: str) -> str:
         return "–"
     if unit == "×":
         return f"{value:.2f}" if value < 10 else f"{value:.1f}"
-    return f"{value:.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
+    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
 
 
 def as_text(table: Table) -> str:
@@ -91,7 +92,7 @@ def as_text(table: Table) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return cell[:1].isdigit() or cell[:1] in "-–≤"
+    return cell[:1].isdigit() or cell[:1] in "-–≤≥"
 
 
 def as_markdown(table: Table) -> str:

@@ -16,12 +16,13 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import optuna
 
-from bench import results
+from bench import limits, results
+from bench.options import Finding, Options
 from bench.processes import RESULTS
 from determined import config, search
 
@@ -284,6 +285,34 @@ def measure(case: Case, trials: int, rounds: int) -> tuple[list[float], list[flo
     return times[0], times[1]
 
 
+def run(options: Options, cases: Sequence[str] = (), sizes: Sequence[int] = TRIALS, rounds: int = 30) -> Finding:
+    """Ours beside Optuna's, for every case and size."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    rows: list[results.Row] = []
+    lines: list[list[str]] = []
+    details: dict[str, Any] = {}
+    alone = limits.random_draw(1000)
+    for name in cases or CASES:
+        options.say(f"search: {name}")
+        case, before = CASES[name], 0.0
+        for trials in sizes:
+            ours, peer = measure(case, trials, rounds)
+            took, theirs = statistics.median(ours), statistics.median(peer) if peer else None
+            details[f"{name}, {trials}"] = {"ours": ours, "optuna": peer}
+            grows = f"×{took / before:.2f}" if before else ""
+            ratio = f"{took / theirs:.2f}" if theirs else "–"
+            lines.append([name, str(trials), f"{took:.4f}", f"{theirs:.3f}" if theirs else "–", ratio, grows])
+            before = took
+            if trials == max(sizes):
+                what = f"one decision after {trials:,} trials: {name}"
+                if theirs:
+                    rows.append(results.Row(f"{what}, × Optuna in memory", "×", None, took / theirs, 1.0))
+                if case.bar:
+                    rows.append(results.Row(what, "ms", alone, took, case.bar, {"Optuna": theirs} if theirs else {}))
+    heading = ["", "trials", "ours, ms", "Optuna, ms", "ours / Optuna", "grows"]
+    return Finding(rows, [results.Table("One decision, median", heading, lines)], details)
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
     parser.add_argument(
@@ -292,33 +321,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), help="only these")
     parser.add_argument("--trials", type=int, nargs="*", default=list(TRIALS), help="sizes")
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="folder of the JSON file")
-    options = parser.parse_args(arguments)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    rows: list[results.Row] = []
-    lines: list[list[str]] = []
-    details: dict[str, Any] = {}
-    for name in options.cases:
-        case, before = CASES[name], 0.0
-        for trials in options.trials:
-            ours, peer = measure(case, trials, options.rounds)
-            took, theirs = statistics.median(ours), statistics.median(peer) if peer else None
-            details[f"{name}, {trials}"] = {"ours": ours, "optuna": peer}
-            grows = f"×{took / before:.2f}" if before else ""
-            ratio = f"{took / theirs:.2f}" if theirs else "–"
-            lines.append([name, str(trials), f"{took:.4f}", f"{theirs:.3f}" if theirs else "–", ratio, grows])
-            before = took
-            if trials == max(options.trials):
-                what = f"one decision after {trials} trials: {name}"
-                if theirs:
-                    rows.append(results.Row(f"{what}, × Optuna in memory", "×", 1.0, took / theirs, 1.0))
-                if case.bar:
-                    rows.append(results.Row(what, "ms", 0.0, took, case.bar, {"Optuna": theirs} if theirs else {}))
-    heading = ["", "trials", "ours, ms", "Optuna, ms", "ours / Optuna", "grows"]
-    tables = [results.Table("One decision, median", heading, lines)]
-    for table in [results.speed_table(rows), *tables]:
+    chosen = parser.parse_args(arguments)
+    found = run(Options(), chosen.cases, chosen.trials, chosen.rounds)
+    for table in [results.speed_table(found.rows, bare="limit"), *found.tables]:
         print(results.as_text(table), end="\n\n")
-    results.write(options.results, "search", rows, tables, details)
-    return 1 if any(row.verdict == "FAIL" for row in rows) else 0
+    results.write(chosen.results, "search", found.rows, found.tables, found.details)
+    return 1 if any(row.verdict == "FAIL" for row in found.rows) else 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 
 import sqlalchemy as sa
 
@@ -68,6 +69,21 @@ def measure(database: Database, trial_id: int, points: int, spikes: dict[int, fl
     }
 
 
+def run(sizes: Iterable[int]) -> Iterator[dict[str, float]]:
+    """A series of each of these lengths, filled and read."""
+    with tempfile.TemporaryDirectory(prefix="resolute-bench-") as folder:
+        path = str(pathlib.Path(folder) / "master.db")
+        engine = sa.create_engine(f"sqlite:///{path}")
+        tables.metadata.create_all(engine)
+        engine.dispose()
+        database = open_database(path)
+        try:
+            for trial_id, points in enumerate(sorted(sizes), start=1):
+                yield measure(database, trial_id, points, fill(database, trial_id, points))
+        finally:
+            database.close()
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.series", description=__doc__)
     parser.add_argument("--points", type=int, nargs="*", default=[1_000_000], help="points of the longest (1000000)")
@@ -77,25 +93,15 @@ def main(arguments: list[str]) -> int:
     if not chosen.json:
         print(f"{'points':>12}{'whole':>9}{'worst':>9}{'a tenth':>9}{'worst':>9}")
     is_over = False
-    with tempfile.TemporaryDirectory(prefix="resolute-bench-") as folder:
-        path = str(pathlib.Path(folder) / "master.db")
-        engine = sa.create_engine(f"sqlite:///{path}")
-        tables.metadata.create_all(engine)
-        engine.dispose()
-        database = open_database(path)
-        try:
-            for trial_id, points in enumerate(sorted({10_000, 100_000, *chosen.points}), start=1):
-                found = measure(database, trial_id, points, fill(database, trial_id, points))
-                if chosen.json:
-                    print(json.dumps(found))
-                else:
-                    print(
-                        f"{points:>12,}{found['whole']:>9.2f}{found['whole_worst']:>9.2f}"
-                        f"{found['part']:>9.2f}{found['part_worst']:>9.2f}"
-                    )
-                is_over = is_over or max(found["whole"], found["part"]) > BAR_MILLISECONDS
-        finally:
-            database.close()
+    for found in run({10_000, 100_000, *chosen.points}):
+        if chosen.json:
+            print(json.dumps(found))
+        else:
+            print(
+                f"{found['points']:>12,}{found['whole']:>9.2f}{found['whole_worst']:>9.2f}"
+                f"{found['part']:>9.2f}{found['part_worst']:>9.2f}"
+            )
+        is_over = is_over or max(found["whole"], found["part"]) > BAR_MILLISECONDS
     return 1 if is_over else 0
 
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from bench import ingest, report_call, scheduling, search, series
+from tests import masters
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -34,6 +35,37 @@ def test_a_quick_run_trains_what_the_bare_loop_trains_and_prints_the_table(tmp_p
     assert set(found["details"]) == {"bare", "resolute"}
     assert [row["bar"] for row in found["rows"]] == [0.8]
     assert list(results.glob("run-*")) == []
+
+
+@pytest.mark.slow
+def test_a_quick_run_of_the_platform_prints_a_line_for_everything_that_has_a_bar(tmp_path: pathlib.Path) -> None:
+    results = tmp_path / "results"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "platform", "--quick", "--results", str(results), "--markdown", "-"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| case | limit | ours | best peer | others | bar | verdict |" in done.stdout
+    rows = {
+        path.stem: [row for row in json.loads(path.read_text())["rows"] if row["bar"] is not None]
+        for path in results.glob("*.json")
+    }
+    assert {name: len(found) for name, found in rows.items()} == {
+        "trials": 4,
+        "series": 2,
+        "ingest": 2,
+        "report_call": 5,
+        "search": 9,
+        "scheduling": 1,
+        "serving": 5,
+    }
+    assert all(row["ours"] > 0 and row["verdict"] in ("pass", "FAIL") for found in rows.values() for row in found)
+    assert [*tmp_path.glob("*bench-*")] == []
+    assert masters.processes_of(tmp_path) == []
 
 
 def test_the_scheduling_measurement_times_every_pass() -> None:
