@@ -1,4 +1,4 @@
-"""The demo: train on two processes, do it again with an interruption, and see that the result is the same."""
+"""Exactness, to look at: train on two processes, do it again with an interruption, and see the same result."""
 
 import hashlib
 import json
