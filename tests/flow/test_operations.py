@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from determined import errors
+from determined.client.master import Master
 from tests.flow import stub
 from tests.flow.cluster import Cluster, cluster
 from tests.flow.processes import wait_until
@@ -66,6 +68,9 @@ class Case:
         """Nothing of it holds a slot."""
         return all(each.ended_at is not None for each in self.started.master.trial_allocations(self.trial.id))
 
+    def wait(self, is_so: Callable[[Case], bool], seconds: float = 30.0) -> None:
+        assert wait_until(lambda: is_so(self), seconds), self
+
     def ask(self, operation: Any) -> None:
         self.started.master.operate_experiment(self.id, operation)
 
@@ -95,7 +100,9 @@ def test_every_operation_at_every_moment(tmp_path: pathlib.Path, dies: bool) -> 
     shutil.copy(stub.__file__, code / "stub.py")
     (code / "startup-hook.sh").write_text(HOOK)
     with cluster(tmp_path / "master", slots=9, DET_MASTER_WARM_START="false") as started:
-        master = lambda: started.master  # noqa: E731  # another one after each death
+
+        def master() -> Master:
+            return started.master  # another one after each death
 
         def perhaps_die() -> None:
             if dies:
@@ -104,7 +111,7 @@ def test_every_operation_at_every_moment(tmp_path: pathlib.Path, dies: bool) -> 
 
         cases = [Case(started, tmp_path, moment, operation) for moment in MOMENTS for operation in OPERATIONS]
         for case in cases:
-            assert wait_until(lambda case=case: case.is_there, 90), case  # type: ignore[misc]
+            case.wait(lambda case: case.is_there, 90)
             # What cannot be is refused, with the reason.
             with pytest.raises(errors.Refused, match=f"experiment {case.id} has not ended"):
                 master().delete_experiment(case.id)
@@ -118,12 +125,12 @@ def test_every_operation_at_every_moment(tmp_path: pathlib.Path, dies: bool) -> 
         # Those who were killed go at once; those who save are let finish.
         for case in cases:
             if case.operation == "kill" or case.moment != "checkpoint":
-                assert wait_until(lambda case=case: case.is_at_rest), case  # type: ignore[misc]
+                case.wait(lambda case: case.is_at_rest)
             else:
                 assert not case.is_at_rest
             case.gate.touch()
         for case in cases:
-            assert wait_until(lambda case=case: case.is_at_rest and case.state == LEADS_TO[case.operation]), case  # type: ignore[misc]
+            case.wait(lambda case: case.is_at_rest and case.state == LEADS_TO[case.operation])
             latest = {"start": 0, "training": 5, "checkpoint": 6}[case.moment]
             if case.operation == "kill" and case.moment != "start":
                 latest = 3
