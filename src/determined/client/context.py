@@ -55,9 +55,10 @@ class Packed(NamedTuple):
 def pack(folder: Folder | None, includes: Sequence[Folder] = (), *, max_bytes: int = MAX_BYTES) -> Packed:
     """Pack the files of a folder, and ``includes`` beside them at the top.
 
-    ``.detignore`` is honoured; byte code, repositories, editors' folders, virtual environments, run folders and masters'
-    state never go along. A link to a file inside the folder is packed as that file. Raises BadRequest for a link that leaves the folder, for
-    two files of one name, and when it is all too large: say in ``.detignore`` what is not needed.
+    ``.detignore`` is honoured; byte code, repositories, editors' folders, virtual environments, run folders and
+    masters' state never go along. A link to a file inside the folder is packed as that file. Raises BadRequest for a
+    link that leaves the folder, for two files of one name, and when it is all too large: say in ``.detignore`` what is
+    not needed.
     """
     sources: dict[str, str] = {}
     notices: list[str] = []
