@@ -636,11 +636,11 @@ def _rows_from(tx: Tx, trial_id: int, group: str, steps: int) -> int:
 def _columns(rows: Rows) -> Iterable[tuple[str, Sequence[int], Sequence[float], Sequence[float]]]:
     """The numbers in some rows, metric by metric: steps, values, times."""
     steps, times, documents = rows
-    keys = documents[0].keys()
-    if all(document.keys() == keys for document in documents):
+    names = [*documents[0]]
+    columns = _alike(names, documents)
+    if columns is not None:
         mixed = []
-        for name in keys:
-            values = [document[name] for document in documents]
+        for name, values in zip(names, columns):
             if set(map(type, values)) == {float}:
                 yield name, steps, values, times
             else:
@@ -659,6 +659,16 @@ def _columns(rows: Rows) -> Iterable[tuple[str, Sequence[int], Sequence[float], 
             column[2].append(time)
     for name, column in found.items():
         yield name, *column
+
+
+def _alike(names: Sequence[str], documents: Sequence[Mapping[str, Any]]) -> list[list[Any]] | None:
+    """What is in these documents under each of these names; None if one of them has other names."""
+    if set(map(len, documents)) != {len(names)}:
+        return None
+    try:
+        return [[*map(operator.itemgetter(name), documents)] for name in names]
+    except KeyError:
+        return None
 
 
 def _numbers(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, float]]:
