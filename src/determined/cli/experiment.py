@@ -69,8 +69,12 @@ def create(
         if test:
             raise typer.Exit(here.test(wanted, checked))
         raise typer.Exit(here.create(wanted, checked, context.find_root().obj.environ, slots))
+    text = submit.read(config)
+    if not template:
+        # Before a master is started for something that it would refuse.
+        submit.checked(wanted, text)
     master = session.master(context)
-    made = submit.create(master, wanted, template=template, project_id=project_id, paused=paused, test=test)
+    made = submit.create(master, wanted, text, template=template, project_id=project_id, paused=paused, test=test)
     print(f"Created experiment {made.id}", flush=True)
     if follow or test:
         from determined.cli import follow as following
@@ -402,7 +406,7 @@ def _print_facts(view: ExperimentView) -> None:
         ("error", view.error or ""),
     ]
     render.facts([(name, value) for name, value in pairs if value])
-    for notice in view.notices:
+    for notice in (*view.notices, *filter(None, [view.what_is_missing])):
         session.tell(f"note: {notice}")
 
 

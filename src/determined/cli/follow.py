@@ -102,6 +102,8 @@ def conclude(master: Master, view: ExperimentView, trials: Sequence[TrialView]) 
         print(f"and {len(bad) - _MOST_BAD} more failed: det e list-trials {view.id}", file=sys.stderr)
     if view.error and not bad:
         print(render.sentences(view.error), file=sys.stderr)
+    if view.what_is_missing:
+        print(f"note: {render.plain(view.what_is_missing)}", file=sys.stderr)
     if view.best_trial_id is not None and view.best_metric is not None:
         print(f"best: trial {view.best_trial_id}, {render.plain(view.metric)} {render.number(view.best_metric)}")
         found = master.trial_checkpoints(view.best_trial_id, limit=1).items

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+import sysconfig
 import traceback
 import types
 from collections.abc import Callable
 
 _OURS = str(pathlib.Path(__file__).parent.parent) + os.sep
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 
 Hook = Callable[[type[BaseException], BaseException, "types.TracebackType | None"], object]
 
@@ -30,7 +33,7 @@ def show(kind: type[BaseException], error: BaseException, trace: types.Traceback
 def describe(error: BaseException) -> str:
     """Our own errors as one sentence with the user's line; anything else as a traceback without our frames."""
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(_OURS)]
+    users = [frame for frame in frames if _is_users(frame.filename)]
     if frames and frames[-1].filename.startswith(_OURS):
         place = users[-1] if users else None
         where = f"  at {place.filename}, line {place.lineno}: {place.line}\n" if place is not None else ""
@@ -43,3 +46,10 @@ def describe(error: BaseException) -> str:
             link.stack = traceback.StackSummary.from_list(kept)
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return "".join(said.format())
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither ours nor Python's own."""
+    if file.startswith((_OURS, "<frozen ")):
+        return False
+    return not file.startswith(_STANDARD) or file.startswith(_INSTALLED)

@@ -143,6 +143,16 @@ class ExperimentView(View):
     started_at: float | None = None
     ended_at: float | None = None
 
+    @property
+    def what_is_missing(self) -> str | None:
+        """A sentence about a search that has ended well and knows no best trial."""
+        if self.state != "COMPLETED" or self.metric is None or self.best_metric is not None or self.unmanaged:
+            return None
+        return (
+            f"no trial reported a number as validation metric {self.metric} (searcher.metric), so none is the best; "
+            "report_validation_metrics() takes it"
+        )
+
 
 class TrialView(View):
     """One set of hyperparameters, being trained."""
@@ -159,6 +169,7 @@ class TrialView(View):
     progress: float = 0.0
     status: str = ""
     restarts: int = 0
+    log_labels: list[str] = []  # the log policies whose patterns were found
     run_epoch: int = 0
     latest_checkpoint: str | None = None
     source_checkpoint: str | None = None

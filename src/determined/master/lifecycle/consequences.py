@@ -309,7 +309,14 @@ def _why_all_failed(tx: Tx, experiment_id: int) -> str:
     if not failed:
         return "the search ended before any trial was trained"
     first = failed[0]
-    reason = (first.error or "it failed").strip().splitlines()[-1]
+    reason = _in_a_line(first.error or "it failed")
     if len(failed) == 1:
         return f"its trial failed: {reason}"
     return f"none of its {len(failed)} trials succeeded; trial {first.id} says: {reason}"
+
+
+def _in_a_line(error: str) -> str:
+    """What went wrong, of all that was printed about it: the last line, but for those that only say where."""
+    lines = error.strip().splitlines()
+    told = [line for line in lines if line.strip() and not line[0].isspace()]
+    return (told or lines)[-1].removeprefix("error: ")
