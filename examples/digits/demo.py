@@ -52,11 +52,11 @@ def demonstrate(home: pathlib.Path) -> None:
     say("The trials, the best first.")
     det("experiment", "list-trials", experiment, "--sort-by", "best_metric", "--limit", "5")
 
-    best = answer("experiment", "list-checkpoints", experiment, "--best", "1", "--json")[0]
-    say(f"Trial {best['trial_id']} is the best. Download its checkpoint, and use the model in any Python program.")
+    best = answer("experiment", "describe", experiment, "--json")["best_trial_id"]
+    say(f"Trial {best} is the best. Download its checkpoint, and use the model in any Python program.")
     target = home.parent / "best"
     shutil.rmtree(target, ignore_errors=True)
-    det("checkpoint", "download", best["uuid"], "-o", os.path.relpath(target))
+    det("trial", "download", str(best), "--best", "-o", os.path.relpath(target))
     print(USE_IT, end="", flush=True)
     run([sys.executable, "-c", USE_IT, str(target)])
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import masters
+
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 SECONDS = 240
 
@@ -106,7 +108,18 @@ def test_a_trainer_script_goes_on_from_the_latest_checkpoint(digits: pathlib.Pat
 
 
 @pytest.mark.slow
-def test_the_demo_finds_no_difference(digits: pathlib.Path) -> None:
-    output = run(["python", "demo.py"], digits)
+def test_exactness_is_shown(digits: pathlib.Path) -> None:
+    output = run(["python", "exact.py"], digits)
     assert "bit for bit" in output
     assert "DIFFERENT" not in output
+
+
+@pytest.mark.slow
+def test_the_demo_searches_and_uses_the_best(digits: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    home = tmp_path / "demo" / "master"
+    with masters.stopped_afterwards(home):
+        output = run(["python", "demo.py"], digits, DET_MASTER_DIR=str(home))
+    assert "Created experiment 1" in output
+    best = re.search(r"best: trial (\d+), accuracy 0\.9", output)
+    assert best and f"det trial download {best[1]} --best" in output
+    assert re.search(r"the downloaded model is right about 9\d\.\d% of 297 digits", output), output[-3000:]
