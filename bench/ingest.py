@@ -12,17 +12,16 @@ import asyncio
 import contextlib
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
-from typing import Any
 
 import sqlalchemy as sa
 
+from bench.master import own_master
 from determined import config as configs
 from determined.master.lifecycle import allocations, experiments, reports
 from determined.master.store import tables
@@ -116,56 +115,33 @@ def direct(count: int, rows: int, metrics: int, seconds: float, folder: pathlib.
 
 def over_http(count: int, rows: int, metrics: int, seconds: float, folder: pathlib.Path) -> float:
     """Rows a second through a master in a process of its own, sent by as many connections."""
-    state = folder / f"master-{count}-{rows}"
-    with open(folder / "master.out", "wb") as out:
-        master = subprocess.Popen(
-            [sys.executable, "-m", "determined.master", "--dir", str(state), "--port", "0", "--log-level", "error"],
-            stdout=out,
-            stderr=out,
-        )
-    try:
-        address, token = _address(state, master)
-        with contextlib.closing(HTTPConnection(address)) as owner:
-            runs = [_call(owner, "/runs", token, b'{"name": "bench"}') for _ in range(count)]
+    # A master that gets ready to start trials would take a processor for the first seconds.
+    with own_master(folder / f"master-{count}-{rows}", warm=False) as master:
+        runs = [master.client.session.post("/runs", {"name": "bench"}) for _ in range(count)]
         reporters = [Reporter(run["allocation_id"], metrics) for run in runs]
+        address = master.url.partition("//")[2]
         deadline = time.perf_counter() + seconds
 
-        def send(reporter: Reporter, its_token: str) -> None:
-            path = f"/allocations/{reporter.allocation_id}/reports"
+        def send(reporter: Reporter, token: str) -> None:
+            path = f"/api/v1/allocations/{reporter.allocation_id}/reports"
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            body = reporter.body(rows)
             with contextlib.closing(HTTPConnection(address)) as connection:
                 while time.perf_counter() < deadline:
-                    reporter.sent = _call(connection, path, its_token, reporter.body(rows))["acknowledged"]
+                    connection.request("POST", path, body, headers)
+                    # As a trial goes on while its reports are under way: the next are there when these are stored.
+                    reporter.sent += rows
+                    body = reporter.body(rows)
+                    response = connection.getresponse()
+                    answer = response.read()
+                    if response.status != 200 or json.loads(answer)["acknowledged"] != reporter.sent:
+                        raise SystemExit(f"{path}: {response.status} {answer.decode(errors='replace')}")
 
         began = time.perf_counter()
         with ThreadPoolExecutor(count) as senders:
-            tokens = [run["session_token"] for run in runs]
-            for _ in senders.map(send, reporters, tokens):
+            for _ in senders.map(send, reporters, [run["session_token"] for run in runs]):
                 pass
         return sum(reporter.sent for reporter in reporters) / (time.perf_counter() - began)
-    finally:
-        master.terminate()
-        master.wait()
-
-
-def _address(state: pathlib.Path, master: subprocess.Popen[bytes]) -> tuple[str, str]:
-    """Where a master that was just started serves, and its owner's token."""
-    while master.poll() is None:
-        try:
-            url = json.loads((state / "master.json").read_bytes())["url"]
-            return url.partition("//")[2].rstrip("/"), (state / "token").read_text().strip()
-        except (OSError, ValueError):
-            time.sleep(0.05)
-    raise SystemExit("the master did not start")
-
-
-def _call(connection: HTTPConnection, path: str, token: str, body: bytes) -> Any:
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    connection.request("POST", f"/api/v1{path}", body, headers)
-    response = connection.getresponse()
-    answer = response.read()
-    if response.status >= 300:
-        raise SystemExit(f"{path}: {response.status} {answer.decode(errors='replace')}")
-    return json.loads(answer)
 
 
 MEASUREMENTS: dict[str, Callable[..., float]] = {"direct": direct, "http": over_http}

@@ -67,10 +67,8 @@ def _request(
         1.0 + job % 4,
         queued_at,
         limit,
-        True,
-        False,
-        running,
-        stopping,
+        running=running,
+        stopping=stopping,
     )
 
 
