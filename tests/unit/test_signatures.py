@@ -392,6 +392,7 @@ MORE = {
     "core.DistributedContext.from_horovod": "(chief_ip=None)",
     "core.DistributedContext.from_deepspeed": "(chief_ip=None)",
     "core.DistributedContext.from_tf_config": "(chief_ip=None)",
+    "core.TrainContext.report_early_exit": "(message='')",
 }
 
 # What is read, not called.
