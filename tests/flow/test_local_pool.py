@@ -57,6 +57,21 @@ def test_a_failure_carries_the_users_own_traceback(place: Ground) -> None:
     assert "determined" not in ending.detail
 
 
+def test_log_policies_look_at_every_line_that_the_ranks_print(place: Ground) -> None:
+    config = {
+        "log_policies": [
+            {"name": "disk", "pattern": ".*No space left.*", "action": "cancel_retries"},
+            {"name": None, "pattern": "^step 2$", "action": None},
+            {"name": "never", "pattern": "applies", "action": None},
+        ]
+    }
+    script = "import sys\nprint('step 1'); print('step 2')\nsys.exit('OSError: No space left on device')"
+    id = place.start(script, config=config)
+    ending = place.ending(id)
+    assert (ending.outcome, {*ending.policies}) == (Outcome.FAILED, {"disk", "^step 2$"})
+    assert "log policy 'disk' applies" in place.log(id)
+
+
 def test_running_out_of_memory_is_named(place: Ground) -> None:
     assert place.run("raise MemoryError('no more')").outcome is Outcome.OUT_OF_MEMORY
 

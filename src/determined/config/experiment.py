@@ -175,7 +175,7 @@ class ExperimentConfig(Document):
     )
     retention_policy: RetentionPolicy = pydantic.Field(RetentionPolicy(), description="How long logs are kept.")
     log_policies: tuple[LogPolicy, ...] = pydantic.Field(
-        BUILT_IN_LOG_POLICIES, description="What to do when a trial's log matches a pattern; has no effect."
+        BUILT_IN_LOG_POLICIES, description="What to do when a line of a trial's log matches a pattern."
     )
     debug: Flag = pydantic.Field(False, description="Log more.")
     environment: Environment = pydantic.Field(Environment(), description="Variables and packages.")
@@ -204,8 +204,11 @@ def both_or_neither(written: Mapping[str, Any], one: str, other: str) -> Iterabl
 
 
 def mask(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a config as plain maps, its secrets replaced by stars."""
-    masked = copy.deepcopy(dict(config))
+    """A config as plain maps, its secrets replaced by stars. What holds no secrets is shared, and not to be changed."""
+    masked = dict(config)
+    for name in ("data", "checkpoint_storage", "environment"):
+        if name in masked:
+            masked[name] = copy.deepcopy(masked[name])
     data = masked.get("data")
     if isinstance(data, dict) and data.get("secrets") is not None:
         data["secrets"] = _masked(data["secrets"])

@@ -71,7 +71,7 @@ def check(
     if not layers.unreadable:
         _unite_log_policies(layers)
         _name(layers, name_hint or _folder_name(source))
-    return _check(layers, ExperimentConfig, (*legacy.EXPERIMENT_WITHOUT_EFFECT, _LOG_POLICIES), to_run)
+    return _check(layers, ExperimentConfig, legacy.EXPERIMENT_WITHOUT_EFFECT, to_run)
 
 
 def load_task(
@@ -97,13 +97,6 @@ def check_task(
     """Like ``load_task``, but mistakes are returned, one by one, instead of raised."""
     layers = _lay(source, overrides, defaults, file)
     return _check(layers, TaskConfig, legacy.TASK_WITHOUT_EFFECT, to_run)
-
-
-_LOG_POLICIES = legacy.Ineffective(
-    ("log_policies",),
-    "logs are searched when somebody looks, and watched by nobody",
-    [policy.model_dump(mode="json") for policy in BUILT_IN_LOG_POLICIES],
-)
 
 
 @dataclass

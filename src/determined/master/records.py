@@ -177,6 +177,9 @@ class Trial:
     restarts: int
     losses: int
     retry_at: float | None
+    crashes: int
+    log_labels: list[str] | None
+    excluded_nodes: list[str] | None
     run_epoch: int
     latest_checkpoint: str | None
     source_checkpoint: str | None

@@ -113,7 +113,9 @@ def check(made: Plan, requests: Sequence[Request], nodes: Sequence[Node]) -> Non
         assert start.placement.slots == request.slots, f"{request.id} is started with a part of its slots"
         sizes = {len(slots) for slots in start.placement.values()}
         assert len(sizes) == 1, f"{request.id} has unequal parts"
-        assert len(start.placement) == 1 or not (request.single_node or request.slots <= room.largest), (
+        largest = max((machine.total for machine in room.machines if machine.id not in request.excluded), default=0)
+        assert not request.excluded & start.placement.keys(), f"{request.id} is started where it may not be"
+        assert len(start.placement) == 1 or not (request.single_node or request.slots <= largest), (
             f"{request.id} is scattered although one machine is large enough"
         )
         for node_id, slots in start.placement.items():
@@ -160,6 +162,7 @@ def random_request(draw: random.Random, number: int, now: float, largest: int = 
         max_slots=12 if job == 0 else None,
         preemptible=draw.random() < 0.9,
         single_node=draw.random() < 0.1,
+        excluded=frozenset({f"node{draw.randrange(3)}"} if draw.random() < 0.05 else ()),
     )
 
 

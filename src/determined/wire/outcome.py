@@ -25,7 +25,7 @@ class Ending(pydantic.BaseModel, frozen=True, extra="forbid"):
     """What a node process saw of the end of its ranks; ``culprit`` is the rank that failed first.
 
     ``detail`` is what the user's own code said of it: its traceback, or the last lines it printed. ``lines`` is how
-    many lines each spool has.
+    many lines each spool has, ``policies`` the names of the log policies whose patterns were found.
     """
 
     outcome: Outcome
@@ -35,6 +35,7 @@ class Ending(pydantic.BaseModel, frozen=True, extra="forbid"):
     restarts: int = 0
     detail: str = ""
     lines: dict[str, int] = {}
+    policies: list[str] = []
 
     def write(self, path: pathlib.Path) -> None:
         """Write the note whole or not at all."""

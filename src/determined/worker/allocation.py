@@ -135,6 +135,7 @@ class _Share:
                 "reason": self._log.mask(ending.reason),
                 "detail": self._log.mask(ending.detail),
                 "lines": {name: _lines(path) for name, path in spools.items()},
+                "policies": self.node.policies.matched,
             }
         )
         with contextlib.suppress(OSError):  # A full disk: the lock tells that it is over.

@@ -81,12 +81,14 @@ class RankFile:
 class RankLines:
     """A rank's lines in the log of the allocation."""
 
-    def __init__(self, log: LogFile, rank: int) -> None:
+    def __init__(self, log: LogFile, rank: int, on_lines: Callable[[Sequence[bytes]], None]) -> None:
         self._log = log
         self._rank = rank
+        self._on_lines = on_lines
 
     def write(self, lines: Sequence[bytes], *, is_error: bool) -> None:
         self._log.write(lines, rank=self._rank, stdtype="stderr" if is_error else "stdout")
+        self._on_lines(lines)
 
     def close(self) -> None:
         pass  # The log is everybody's.

@@ -28,6 +28,7 @@ from determined.wire.outcome import Ending, Outcome
 from determined.worker import gang, logs, ports, processes, sweeper, watchdog
 from determined.worker.gang import Rank
 from determined.worker.log_file import LogFile
+from determined.worker.log_policies import LogPolicies
 
 # How long the other ranks have to write down what they know, once one has failed.
 _LAST_WORDS_SECONDS = 0.5
@@ -89,6 +90,8 @@ class Node:
         self.hook_environment: dict[str, str] = {}  # what a startup hook has exported
         self.max_restarts = max_restarts
         self.log = log
+        # Whoever reads endings decides what a policy leads to.
+        self.policies = LogPolicies(((spec.config or {}).get("log_policies") or ()) if log is not None else ())
         self.start_rank = start_rank
         self.on_start = on_start
         self.logs_folder = logs_folder or spec.run_folder / "logs"
@@ -155,7 +158,7 @@ class Node:
     def record(self, rank: int) -> gang.Record:
         """Where the lines of a rank are kept."""
         if self.log is not None:
-            return gang.RankLines(self.log, rank)
+            return gang.RankLines(self.log, rank, self._look_at)
         return gang.RankFile(self.logs_folder / f"rank-{rank}.log")
 
     def say(self, text: str) -> None:
@@ -166,6 +169,10 @@ class Node:
         self.outlets[1].write(f"{text}\n".encode())
         with contextlib.suppress(OSError), open(self.logs_folder / f"node{self._suffix}.log", "a") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n")
+
+    def _look_at(self, lines: Sequence[bytes]) -> None:
+        for said in self.policies.look(lines):
+            self.say(said)
 
     def _write(self, ending: Ending) -> None:
         if self.log is not None:

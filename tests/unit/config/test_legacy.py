@@ -136,7 +136,6 @@ WITHOUT_EFFECT: list[tuple[dict[str, Any], str]] = [
     ({"security": {"a": 1}}, "security has no effect"),
     ({"environment": {"proxy_ports": [{"proxy_port": 80}]}}, "environment.proxy_ports has no effect"),
     ({"slurm": {"sbatch_args": ["--time=1"]}}, "slurm has no effect: trials run on the master's machine"),
-    ({"log_policies": [{"pattern": "x", "action": "cancel_retries"}]}, "log_policies has no effect"),
 ]
 
 

@@ -109,6 +109,7 @@ def trial_of(trial: Row | Trial, experiment_wanted: Wanted) -> TrialView:
         progress=row["progress"],
         status=row["status"],
         restarts=row["restarts"],
+        log_labels=row["log_labels"] or [],
         run_epoch=row["run_epoch"],
         latest_checkpoint=row["latest_checkpoint"],
         source_checkpoint=row["source_checkpoint"],

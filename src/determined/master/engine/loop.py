@@ -301,7 +301,8 @@ class Lane:
 
     def _end(self, allocation: Allocation, ending: Ending) -> None:
         self._take_the_rest(allocation)
-        ended = self._database.write_now(allocations.record_exit, allocation.id, ending)
+        machines = [node.id for node in self.nodes]
+        ended = self._database.write_now(allocations.record_exit, allocation.id, ending, machines)
         _log.info("%s ended: %s%s", allocation.id, ending.outcome.value, f" ({ending.reason})" if ending.reason else "")
         self._judge(ended, ending)
         self._orders.pop(allocation.id, None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+from determined.master.lifecycle import retrying
 from determined.master.lifecycle import trials as trial_changes
 from determined.master.lifecycle.consequences import Turn, task_id_of
 from determined.master.lifecycle.orders import order_stop
@@ -123,10 +125,11 @@ def ask_stop(tx: Tx, allocation_id: str, reason: StopReason) -> Allocation:
     return order_stop(tx, allocation, reason)
 
 
-def record_exit(tx: Tx, allocation_id: str, ending: Ending) -> Allocation:
+def record_exit(tx: Tx, allocation_id: str, ending: Ending, machines: Collection[str] = ()) -> Allocation:
     """It has been seen to end: its trial or task goes where its outcome leads, and all that follows from that.
 
-    Everything that it reported must have been taken before. The same exit again changes nothing.
+    Everything that it reported must have been taken before. The same exit again changes nothing. ``machines`` are
+    those of its pool, as far as they are known.
     """
     allocation = allocations.require(tx, allocation_id)
     if allocation.state is AllocationState.ENDED:
@@ -137,7 +140,7 @@ def record_exit(tx: Tx, allocation_id: str, ending: Ending) -> Allocation:
     if allocation.trial_id is not None:
         trial = trials.require(tx, allocation.trial_id)
         if trial.run_epoch == allocation.run_epoch and trial.state.has_allocation:
-            _trial_exited(tx, trial, allocation, ending)
+            _trial_exited(tx, trial, allocation, ending, machines)
     else:
         task = tasks.require(tx, allocation.task_id)
         if task.run_epoch == allocation.run_epoch and task.state.has_allocation:
@@ -227,22 +230,28 @@ def _end(tx: Tx, allocation: Allocation, ending: Ending) -> None:
     tx.changed("allocation", allocation.id, allocation.experiment_id, state=AllocationState.ENDED.value)
 
 
-def _trial_exited(tx: Tx, trial: Trial, allocation: Allocation, ending: Ending) -> None:
+def _trial_exited(tx: Tx, trial: Trial, allocation: Allocation, ending: Ending, machines: Collection[str]) -> None:
     experiment = experiments.require(tx, trial.experiment_id)
-    state = _trial_state(experiment, trial, allocation, ending.outcome)
+    verdict = retrying.judge(experiment, trial, allocation, ending, machines)
+    state = _trial_state(experiment, trial, allocation, ending.outcome, bool(verdict.final))
     if trial.held_steps is not None and (state.has_ended or state is TrialState.WAITING):
         # There is no going back behind it any more. The search may extend the trial, or have enough of it.
         trial_changes.feed_held(tx, trial.id)
         trial = trials.require(tx, trial.id)
         experiment = experiments.require(tx, trial.experiment_id)
-        state = _trial_state(experiment, trial, allocation, ending.outcome)
+        state = _trial_state(experiment, trial, allocation, ending.outcome, bool(verdict.final))
     values: dict[str, Any] = _after_loss(tx, trial.losses, ending.outcome)
+    values["crashes"] = verdict.crashes
+    if ending.policies:
+        values.update(log_labels=verdict.labels, excluded_nodes=verdict.excluded_nodes)
     if ending.outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.INVALID_HP):
         values["error"] = _explain(ending, trial.error)
     elif state is TrialState.COMPLETED:
         values["error"] = None
     elif state is TrialState.ERROR:
         values["error"] = _explain(ending, None)
+    if state is TrialState.ERROR and verdict.final:
+        values["error"] = f"It is not started again: {verdict.final}.\n\n{values['error']}"
     if counts_as_restart(ending.outcome) and not state.has_ended:
         values["restarts"] = trial.restarts + 1
     if state is TrialState.COMPLETED:
@@ -257,12 +266,17 @@ def _trial_exited(tx: Tx, trial: Trial, allocation: Allocation, ending: Ending) 
     turn.settle()
 
 
-def _trial_state(experiment: Experiment, trial: Trial, allocation: Allocation, outcome: Outcome) -> TrialState:
+def _trial_state(
+    experiment: Experiment, trial: Trial, allocation: Allocation, outcome: Outcome, is_final: bool
+) -> TrialState:
     wanted = wanted_of_trial(experiment.wanted, trial.wanted)
     if experiment.unmanaged:
         return _unmanaged_state(outcome)
     reached_target = allocation.target is not None
-    state = next_trial_state(outcome, wanted, experiment.max_restarts - trial.restarts, reached_target)
+    restarts_left = 0 if is_final else experiment.max_restarts - trial.restarts
+    if is_final and outcome is Outcome.LOST:
+        outcome = Outcome.FAILED
+    state = next_trial_state(outcome, wanted, restarts_left, reached_target)
     was_extended = trial.target is None or (allocation.target is not None and trial.target > allocation.target)
     if state is TrialState.WAITING and was_extended:
         return promoted_trial_state(wanted)

@@ -73,7 +73,7 @@ def _trial_requests(tx: Tx, holding: dict[str, Any]) -> list[tuple[str, Request]
     stopping = TrialState.STOPPING.value
     queued = TrialState.QUEUED.value
     found = []
-    for trial_id, number, state, retry_at, experiment_id in queue.trials(tx):
+    for trial_id, number, state, retry_at, experiment_id, excluded in queue.trials(tx):
         job = jobs.get(experiment_id)
         if job is None or (state == queued and retry_at is not None and retry_at > tx.now):
             continue
@@ -95,6 +95,7 @@ def _trial_requests(tx: Tx, holding: dict[str, Any]) -> list[tuple[str, Request]
             queued_at=queued_at + number * _STEP,
             max_slots=max_slots,
             single_node=bool(single_node),
+            excluded=frozenset(excluded or ()),
             running=placement,
             stopping=state == stopping,
         )
@@ -143,7 +144,7 @@ def entries(tx: Tx) -> list[Entry]:
     for experiment_id, state, count in queue.trial_states(tx, rows):
         states[experiment_id][TrialState(state)] = count
     held: dict[int, int] = dict.fromkeys(rows, 0)
-    for trial_id, _, _, _, experiment_id in queue.trials(tx):
+    for trial_id, _, _, _, experiment_id, _ in queue.trials(tx):
         if experiment_id in held and (row := holding.get(task_id_of(trial_id))) is not None:
             held[experiment_id] += row[3]
     found = []

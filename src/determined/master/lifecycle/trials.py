@@ -136,6 +136,8 @@ def requeue(tx: Tx, trial: Trial, **values: Any) -> None:
         TrialState.PAUSED if is_paused else TrialState.QUEUED,
         wanted=Wanted.ACTIVE,
         restarts=0,
+        crashes=0,
+        excluded_nodes=None,
         losses=0,
         retry_at=None,
         error=None,

@@ -15,6 +15,7 @@ class Shape(NamedTuple):
 
     machines: int
     per_machine: int
+    excluded: frozenset[str] = frozenset()  # machines that it may not be on
 
 
 class Machine:
@@ -54,7 +55,7 @@ class Room:
         self._by_soon = sorted(_soon_key(machine) for machine in self.machines)
         self._by_places = [(-machine.places, machine.index) for machine in self.machines]
         heapq.heapify(self._by_places)
-        self._shapes: dict[tuple[int, bool], Shape | None] = {}
+        self._shapes: dict[tuple[int, bool, frozenset[str]], Shape | None] = {}
 
     @property
     def free(self) -> int:
@@ -66,15 +67,15 @@ class Room:
         """The largest number of slots that nothing runs on, on one machine."""
         return max((len(machine.free_ids) for machine in self.machines), default=0)
 
-    def shape(self, slots: int, single_node: bool) -> Shape | None:
+    def shape(self, slots: int, single_node: bool, excluded: frozenset[str] = frozenset()) -> Shape | None:
         """How a gang of so many slots is laid out here, or None if the machines there are cannot hold it.
 
         It is divided only when no machine is large enough for all of it, and then equally among as few as possible:
         traffic between machines is what slows a gang down, so waiting is better than being scattered.
         """
-        key = slots, single_node
+        key = slots, single_node, excluded
         if key not in self._shapes:
-            self._shapes[key] = self._lay_out(slots, single_node)
+            self._shapes[key] = self._lay_out(slots, single_node, excluded)
         return self._shapes[key]
 
     def fit_now(self, shape: Shape) -> list[Machine] | None:
@@ -85,8 +86,11 @@ class Room:
         """The same, counting the slots of what is stopping as free."""
         return self._pick(self._by_soon, shape)
 
-    def fit_place(self) -> Machine | None:
+    def fit_place(self, excluded: frozenset[str] = frozenset()) -> Machine | None:
         """The machine with most room for requests without slots."""
+        if excluded:
+            possible = [machine for machine in self.machines if machine.places > 0 and machine.id not in excluded]
+            return min(possible, key=lambda machine: (-machine.places, machine.index), default=None)
         if not self._by_places or self._by_places[0][0] >= 0:
             return None
         return self.machines[self._by_places[0][1]]
@@ -102,7 +106,11 @@ class Room:
     def start_in_place(self, machine: Machine) -> Placement:
         """Take one place for a request without slots."""
         machine.places -= 1
-        heapq.heapreplace(self._by_places, (-machine.places, machine.index))
+        if self._by_places[0][1] == machine.index:
+            heapq.heapreplace(self._by_places, (-machine.places, machine.index))
+        else:
+            self._by_places = [(-machine.places, machine.index) for machine in self.machines]
+            heapq.heapify(self._by_places)
         return Placement({machine.id: ()})
 
     def promise(self, machines: Sequence[Machine], per_machine: int) -> None:
@@ -138,7 +146,7 @@ class Room:
     def nearest(self, shape: Shape, alternatives: int) -> list[Machine]:
         """The machines on which least is missing for a gang, as many as it needs, times ``alternatives``."""
         per_machine = shape.per_machine
-        large_enough = [machine for machine in self.machines if machine.total >= per_machine]
+        large_enough = [machine for machine in self.machines if _suits(machine, shape)]
         large_enough.sort(key=lambda machine: (max(0, per_machine - machine.free - machine.coming), machine.index))
         return large_enough[: shape.machines * alternatives]
 
@@ -157,23 +165,29 @@ class Room:
             if request.stopping:
                 machine.stopping.append(request.id)
 
-    def _lay_out(self, slots: int, single_node: bool) -> Shape | None:
-        if 0 < slots <= self.largest:
-            return Shape(1, slots)
-        if single_node or not 0 < slots <= self.total:
+    def _lay_out(self, slots: int, single_node: bool, excluded: frozenset[str]) -> Shape | None:
+        totals = self._totals
+        if excluded:
+            totals = sorted(machine.total for machine in self.machines if machine.id not in excluded)
+        if totals and 0 < slots <= totals[-1]:
+            return Shape(1, slots, excluded)
+        if single_node or not 0 < slots <= sum(totals):
             return None
-        for machines in range(2, len(self.machines) + 1):
+        for machines in range(2, len(totals) + 1):
             if slots % machines == 0:
                 per_machine = slots // machines
-                large_enough = len(self._totals) - bisect.bisect_left(self._totals, per_machine)
+                large_enough = len(totals) - bisect.bisect_left(totals, per_machine)
                 if large_enough >= machines:
-                    return Shape(machines, per_machine)
+                    return Shape(machines, per_machine, excluded)
         return None
 
     def _pick(self, order: Sequence[tuple[int, int, int]], shape: Shape) -> list[Machine] | None:
         # Sorted by room and then by size: those that fit exactly come first, and of these the small machines, so that
         # the large ones stay whole for large gangs.
         first = bisect.bisect_left(order, (shape.per_machine,))
+        if shape.excluded:
+            suitable = [machine for *_, index in order[first:] if _suits(machine := self.machines[index], shape)]
+            return suitable[: shape.machines] if len(suitable) >= shape.machines else None
         if len(order) - first < shape.machines:
             return None
         return [self.machines[index] for _, _, index in order[first : first + shape.machines]]
@@ -184,6 +198,10 @@ class Room:
         machine.free, machine.coming = free, coming
         bisect.insort(self._by_free, _free_key(machine))
         bisect.insort(self._by_soon, _soon_key(machine))
+
+
+def _suits(machine: Machine, shape: Shape) -> bool:
+    return machine.total >= shape.per_machine and machine.id not in shape.excluded
 
 
 def _free_key(machine: Machine) -> tuple[int, int, int]:

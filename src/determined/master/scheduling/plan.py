@@ -18,7 +18,8 @@ from determined.master.scheduling.waiting import Scene, Waiting
 EVICTIONS = 4
 SEARCHES = 8
 
-_SIZE = operator.attrgetter("slots", "single_node")
+_Size = tuple[int, bool, frozenset[str]]
+_SIZE = operator.attrgetter("slots", "single_node", "excluded")
 
 
 def plan(
@@ -91,7 +92,7 @@ class _Walk:
 
     room: Room
     line: Line
-    sizes: set[tuple[int, bool]]
+    sizes: set[_Size]
     held: defaultdict[str, int]
     usage: defaultdict[str, int]
     stopped: set[str]
@@ -105,8 +106,8 @@ class _Walk:
     kept: Reservation | None = None
     is_partial: bool = False
     # Sizes that fit neither now nor with what is coming: so they stay, as nothing but an eviction makes room in a walk.
-    full: set[tuple[int, bool]] = dataclasses.field(default_factory=set)
-    vain: dict[tuple[int, bool], object] = dataclasses.field(default_factory=dict)  # size -> victims that did not do
+    full: set[_Size] = dataclasses.field(default_factory=set)
+    vain: dict[_Size, object] = dataclasses.field(default_factory=dict)  # size -> victims that did not do
     searches: int = 0
     evictions: int = 0
 
@@ -122,7 +123,7 @@ class _Walk:
             if limit is not None and held[request.job] + request.slots > limit:
                 wait(request)
                 continue
-            size = (request.slots, request.single_node)
+            size = (request.slots, request.single_node, request.excluded)
             if size not in self.full and self._place(request, size):
                 continue
             if size in never:
@@ -145,7 +146,7 @@ class _Walk:
                 break
         return order
 
-    def _place(self, request: Request, size: tuple[int, bool]) -> bool:
+    def _place(self, request: Request, size: _Size) -> bool:
         """Start it on free slots, or promise it those that are coming; if neither will do, remember its size."""
         shape = self._shape(request)
         machines = self.room.fit_now(shape)
@@ -160,7 +161,7 @@ class _Walk:
         self.full.add(size)
         return False
 
-    def _make_room(self, request: Request, size: tuple[int, bool], groups: Sequence[Sequence[Request]]) -> bool:
+    def _make_room(self, request: Request, size: _Size, groups: Sequence[Sequence[Request]]) -> bool:
         """Stop others for it, if that helps."""
         if self.vain.get(size) is groups:
             return False
@@ -191,7 +192,7 @@ class _Walk:
         self.usage[request.job] += request.slots
 
     def _shape(self, request: Request) -> Shape:
-        shape = self.room.shape(request.slots, request.single_node)
+        shape = self.room.shape(request.slots, request.single_node, request.excluded)
         assert shape is not None, f"{request.id} never fits"
         return shape
 
@@ -209,9 +210,13 @@ class _Walk:
 def _fill_places(room: Room, line: Iterator[Request]) -> tuple[list[Start], list[Request]]:
     """Start requests without slots wherever there is most room for them."""
     starts: list[Start] = []
+    choosy: list[Request] = []
     for request in line:
-        machine = room.fit_place()
-        if machine is None:
-            return starts, [request]
-        starts.append(Start(request.id, room.start_in_place(machine)))
-    return starts, []
+        machine = room.fit_place(request.excluded)
+        if machine is not None:
+            starts.append(Start(request.id, room.start_in_place(machine)))
+        elif request.excluded:
+            choosy.append(request)  # there may be a place for the next
+        else:
+            return starts, [*choosy, request]
+    return starts, choosy

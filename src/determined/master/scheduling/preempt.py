@@ -32,7 +32,11 @@ def choose(room: Room, shape: Shape, groups: Iterable[Sequence[Request]], spared
     already. No group is touched as long as the ones before it are enough. Within that, as few slots as possible are
     given up, then the youngest.
     """
-    soon = {machine.index: machine.free + machine.coming for machine in room.machines if not machine.is_closed}
+
+    def is_open(machine: Machine) -> bool:
+        return not machine.is_closed and machine.id not in shape.excluded
+
+    soon = {machine.index: machine.free + machine.coming for machine in room.machines if is_open(machine)}
     candidates: dict[int, list[_Victim]] = {}
     large_enough = sum(1 for slots in soon.values() if slots >= shape.per_machine)
     order = 0
@@ -43,7 +47,7 @@ def choose(room: Room, shape: Shape, groups: Iterable[Sequence[Request]], spared
             victim = _Victim(request, order, number)
             order += 1
             for machine, slots in room.held_by(request):
-                if machine.is_closed:
+                if not is_open(machine):
                     continue
                 before = soon[machine.index]
                 soon[machine.index] = before + slots

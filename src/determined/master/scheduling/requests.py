@@ -42,7 +42,8 @@ class Request:
 
     ``priority`` goes from 1, served first, to 99. ``queued_at`` is a place in line: the smaller is served first among
     equals. ``max_slots`` limits all running requests of the job together. While ``running`` holds a placement its
-    slots are taken; ``stopping`` says that they will be given back without another word.
+    slots are taken; ``stopping`` says that they will be given back without another word. Nothing of it is started on
+    the ``excluded`` nodes.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Request:
     max_slots: int | None = None
     preemptible: bool = True
     single_node: bool = False
+    excluded: frozenset[str] = frozenset()
     running: Placement | None = None
     stopping: bool = False
 

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from determined.master.scheduling.fit import Room
+from determined.master.scheduling.fit import Room, Shape
 from determined.master.scheduling.requests import Cause, Request, Reservation, Why
 
 
@@ -73,6 +73,8 @@ def _explain(request: Request, scene: Scene) -> tuple[Cause, str, tuple[str, ...
     if not slots:
         if not room.machines:
             return Cause.PLACES, "there is no machine that takes new work", ()
+        if request.excluded.issuperset(machine.id for machine in room.machines):
+            return Cause.NEVER, f"may not be on {_listed(sorted(request.excluded))}, and there is no other machine", ()
         return Cause.PLACES, "needs no slot, but every machine has as many such tasks as it may have", ()
     limit = request.max_slots
     if limit is not None and slots > limit:
@@ -92,7 +94,7 @@ def _explain(request: Request, scene: Scene) -> tuple[Cause, str, tuple[str, ...
         return Cause.LIMIT, f"{request.job} may use {_slots(limit)} (max_slots) and {rest}", ()
     if not room.total:
         return Cause.SLOTS, f"needs {_slots(slots)}, and no machine that takes new work has any", ()
-    shape = room.shape(slots, request.single_node)
+    shape = room.shape(slots, request.single_node, request.excluded)
     if shape is None:
         return Cause.NEVER, _never(request, room), ()
     now = f"{room.free} of {room.total} {'is' if room.free == 1 else 'are'} free"
@@ -101,7 +103,7 @@ def _explain(request: Request, scene: Scene) -> tuple[Cause, str, tuple[str, ...
         where = f" on {shape.machines} machines, {shape.per_machine} on each"
     elif len(room.machines) > 1 and slots > 1:
         where = " on one machine"
-    if _would_fit(room, shape.machines, shape.per_machine):
+    if _would_fit(room, shape):
         kept_for = (scene.kept.id,) if scene.kept is not None else ()
         whom = scene.kept.id if scene.kept is not None else "those before it"
         return Cause.KEPT, f"needs {_slots(slots)}{where}; {now}, but kept for {whom}", kept_for
@@ -114,13 +116,16 @@ def _never(request: Request, room: Room) -> str:
     asked = f"asks for {_slots(request.slots)}"
     if request.slots > room.total:
         return f"{asked}, there are {room.total}: it can never start"
+    if request.excluded:
+        return f"{asked} on other machines than {_listed(sorted(request.excluded))}, which there are not enough of"
     if request.single_node:
         return f"{asked} on one machine, the largest has {room.largest}: it can never start"
     return f"{asked}, which cannot be divided equally among the machines there are: it can never start"
 
 
-def _would_fit(room: Room, machines: int, per_machine: int) -> bool:
-    return sum(1 for machine in room.machines if len(machine.free_ids) >= per_machine) >= machines
+def _would_fit(room: Room, shape: Shape) -> bool:
+    fitting = [machine for machine in room.machines if len(machine.free_ids) >= shape.per_machine]
+    return sum(1 for machine in fitting if machine.id not in shape.excluded) >= shape.machines
 
 
 def _slots(number: int) -> str:

@@ -19,13 +19,14 @@ _TASKS_IN_QUEUE = [TaskState.QUEUED.value, *_TASKS_HOLDING]
 
 
 def trials(tx: Tx) -> list[Sequence[Any]]:
-    """Of every queued or running trial that this master starts itself: id, number, state, retry_at, experiment."""
+    """Of every queued or running trial that this master starts itself: id, number, state, retry_at, experiment and the
+    nodes it may not be on."""
     return [*tx.execute(_TRIALS)]
 
 
-_TRIALS = sa.select(_t.c.id, _t.c.number, _t.c.state, _t.c.retry_at, _t.c.experiment_id).where(
-    _t.c.state.in_(_IN_QUEUE), _t.c.copy_from_steps.is_(None)
-)
+_TRIALS = sa.select(
+    _t.c.id, _t.c.number, _t.c.state, _t.c.retry_at, _t.c.experiment_id, _t.c.excluded_nodes
+).where(_t.c.state.in_(_IN_QUEUE), _t.c.copy_from_steps.is_(None))
 
 
 def jobs(tx: Tx) -> list[Sequence[Any]]:

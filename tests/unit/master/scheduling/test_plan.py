@@ -71,6 +71,20 @@ class TestPlaces:
         assert not made.starts
         assert made.reservation is None
 
+    def test_nothing_is_placed_where_it_may_not_be(self, policy: Policy) -> None:
+        off_x = frozenset({"x"})
+        nodes = [node("x", 2), node("y", 4), node("z", 4)]
+        assert started(plan([queued("a", 2, excluded=off_x)], nodes, policy)) == {"a": {"y": (0, 1)}}
+        assert started(plan([queued("a", 8, excluded=off_x)], nodes, policy))["a"].keys() == {"y", "z"}
+        assert started(plan([queued("a", 0, excluded=off_x), queued("b", 0, at=1.0)], nodes[:2], policy)) == {
+            "a": {"y": ()},
+            "b": {"x": ()},
+        }
+        made = plan([queued("a", 1, excluded=off_x), queued("b", 0, excluded=off_x)], nodes[:1], policy)
+        assert not made.starts
+        assert str(made.waiting["a"]) == ("asks for 1 slot on other machines than x, which there are not enough of")
+        assert str(made.waiting["b"]) == "may not be on x, and there is no other machine"
+
     def test_a_draining_machine_gets_nothing_new(self, policy: Policy) -> None:
         made = plan([queued("a", 1), queued("b", 0)], [node("x", 4, draining=True)], policy)
         assert not made.starts

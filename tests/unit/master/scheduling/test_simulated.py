@@ -70,7 +70,7 @@ def check_order(made: Plan, before: tuple[Request, ...], cluster: ImaginaryClust
         return  # what seems free belongs to those before it
     running = [dataclasses.replace(by_id[start.id], running=start.placement) for start in ahead]
     room = Room(cluster.nodes, [request for request in (*before, *running) if request.running is not None])
-    shape = room.shape(by_id[first].slots, by_id[first].single_node)
+    shape = room.shape(by_id[first].slots, by_id[first].single_node, by_id[first].excluded)
     if shape is None:
         return  # no machine takes anything new
     assert room.fit_now(shape) is None, f"{first} was overtaken on its own slots ({where})"
