@@ -72,6 +72,20 @@ def test_log_policies_look_at_every_line_that_the_ranks_print(place: Ground) -> 
     assert "log policy 'disk' applies" in place.log(id)
 
 
+def test_a_task_starts_where_its_config_says(place: Ground) -> None:
+    (place.code / "deep").mkdir()
+    script = "import os; print(os.getcwd())"
+    inside = place.start(script, entrypoint=["sh", "-c", "python ../script1.py; pwd"], work_dir="deep")
+    assert place.ending(inside).outcome is Outcome.COMPLETED
+    assert place.log(inside) == [str(place.code / "deep")] * 2
+    elsewhere = place.start("", entrypoint=["pwd"], work_dir=str(place.folder))
+    assert place.ending(elsewhere).outcome is Outcome.COMPLETED
+    assert place.log(elsewhere) == [str(place.folder)]
+    missing = place.run("", work_dir="not/there")
+    assert missing.outcome is Outcome.FAILED
+    assert missing.reason == f"work_dir is {place.code}/not/there, and there is no such folder on this machine"
+
+
 def test_running_out_of_memory_is_named(place: Ground) -> None:
     assert place.run("raise MemoryError('no more')").outcome is Outcome.OUT_OF_MEMORY
 

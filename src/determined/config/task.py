@@ -48,7 +48,7 @@ class TaskConfig(Document):
     resources: TaskResources = pydantic.Field(TaskResources(), description="What it runs on.")
     environment: Environment = pydantic.Field(Environment(), description="Variables and packages.")
     work_dir: Name | None = pydantic.Field(
-        None, description="Folder to start in; absent: the copy of the submitted code."
+        None, description="Folder to start in, from the copy of the submitted code; absent: there."
     )
     idle_timeout: Annotated[Text, pydantic.BeforeValidator(_as_duration)] | None = pydantic.Field(
         None, description='Stop when it was idle for so long, for example "20m"; absent: the master\'s setting.'

@@ -68,6 +68,7 @@ class NodeSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     checkpoint_storage: dict[str, Any] | None = None  # as in a config; absent: the run folder
     requirements: str | None = None  # a requirements file's text: the ranks run in an environment made from it
     environments_folder: pathlib.Path | None = None  # where such environments are kept
+    work_dir: pathlib.Path | None = None  # where the ranks start, from the code's folder; absent: there
     python: str | None = None  # the interpreter that `python` means; absent: the node process's own
     log_file: pathlib.Path | None = None  # where every line of every rank goes; absent: a local run
     secrets: list[str] = []  # values that never appear in the log

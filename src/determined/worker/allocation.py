@@ -156,6 +156,10 @@ class _Share:
         else:
             # Something that was sent without code still starts somewhere.
             spec.code_folder.mkdir(parents=True, exist_ok=True)
+        if spec.work_dir is not None:
+            node.folder = spec.code_folder / spec.work_dir.expanduser()
+            if not node.folder.is_dir():
+                raise errors.DeterminedError(f"work_dir is {node.folder}, and there is no such folder on this machine")
         self._check_stop()
         python = self._python
         if spec.requirements is not None:

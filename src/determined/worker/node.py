@@ -86,6 +86,7 @@ class Node:
         self.spec = spec
         self.command = list(command)
         self.is_shell = False
+        self.folder = spec.code_folder  # where the ranks start
         self.environ = dict(environ)
         self.hook_environment: dict[str, str] = {}  # what a startup hook has exported
         self.max_restarts = max_restarts
@@ -282,13 +283,13 @@ class Attempt:
         self._ranks: list[Rank] = []
 
     def run(self) -> Ending:
-        spec, node = self._spec, self._node
+        node = self._node
         if not self._stop.is_asked:
             self._ranks = gang.start(
                 node.command,
                 self._place,
                 self._environment(),
-                folder=spec.code_folder,
+                folder=node.folder,
                 stacks=self._stacks,
                 outlets=node.outlets,
                 record=node.record,

@@ -131,6 +131,7 @@ def prepare(tx: Tx, allocation_id: str, site: Site) -> Gang | None:
                 allocation_folder=folder,
                 checkpoint_storage=site.storage(work.config.get("checkpoint_storage")),
                 environments_folder=site.settings.state_dir / "environments",
+                work_dir=work.config.get("work_dir"),
                 python=work.python,
                 log_file=site.log_file(allocation, rank),
                 secrets=[token, *_secrets(work.config)],

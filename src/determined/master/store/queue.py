@@ -24,9 +24,9 @@ def trials(tx: Tx) -> list[Sequence[Any]]:
     return [*tx.execute(_TRIALS)]
 
 
-_TRIALS = sa.select(
-    _t.c.id, _t.c.number, _t.c.state, _t.c.retry_at, _t.c.experiment_id, _t.c.excluded_nodes
-).where(_t.c.state.in_(_IN_QUEUE), _t.c.copy_from_steps.is_(None))
+_TRIALS = sa.select(_t.c.id, _t.c.number, _t.c.state, _t.c.retry_at, _t.c.experiment_id, _t.c.excluded_nodes).where(
+    _t.c.state.in_(_IN_QUEUE), _t.c.copy_from_steps.is_(None)
+)
 
 
 def jobs(tx: Tx) -> list[Sequence[Any]]:
