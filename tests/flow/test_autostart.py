@@ -64,6 +64,22 @@ def test_one_that_cannot_serve_says_why(environ: dict[str, str]) -> None:
         find_or_start(around, {**environ, "DET_MASTER_PORT": "not a port"}, seconds=60)
 
 
+def test_only_what_this_start_wrote_explains_it(environ: dict[str, str]) -> None:
+    around = Surroundings.of(environ)
+    around.state_folder.mkdir()
+    (around.state_folder / "master.log").write_text("use this secret, once: res_abc\n")
+    with pytest.raises(errors.MasterUnreachable) as caught:
+        find_or_start(around, {**environ, "DET_MASTER_PORT": "not a port"}, seconds=60)
+    assert "res_abc" not in str(caught.value) and "port must be" in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_is_told(environ: dict[str, str], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    around = Surroundings.of({**environ, "DET_MASTER_DIR": str(tmp_path / "file" / "master")})
+    with pytest.raises(errors.Refused, match=r"file/master cannot be made: Not a directory.*DET_MASTER_DIR"):
+        find_or_start(around, environ)
+
+
 def test_a_stranger_at_an_address_that_was_left_behind_gets_nothing(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,13 @@ def test_a_master_is_started_once_and_stopped_once(place: Place) -> None:
     assert place.det("master", "down") == "No master runs on this machine\n"
 
 
+def test_what_is_wrong_already_here_starts_no_master(place: Place) -> None:
+    place.det("e", "create", "nowhere.yaml", str(place.project), code=1)
+    assert place.said == "det: there is no file nowhere.yaml\n"
+    place.det("e", "create", place.config({"x": 1.0}, searcher={"name": "grit"}), str(place.project), code=1)
+    assert "starting a master" not in place.said and "grit" in place.said
+
+
 def test_the_first_command_starts_a_master_and_says_so(place: Place) -> None:
     place.det("e", "list")
     assert "starting a master on this machine" in place.said
@@ -228,6 +236,24 @@ def test_ctrl_c_only_stops_looking(place: Place) -> None:
         assert f"Experiment {experiment} keeps running" in said
         assert f"det e logs -f {experiment}" in said and f"det e kill {experiment}" in said
         assert place.state_of(experiment) == "RUNNING"
+    place.det("e", "wait", str(experiment))
+
+
+def test_a_master_that_comes_back_at_another_port_is_followed(place: Place) -> None:
+    with gate(place, "moved") as path:
+        experiment = place.create({"x": 1.0, "gate": str(path)})
+        following = place.start("e", "logs", "-f", str(experiment))
+        assert following.stdout is not None
+        for line in following.stdout:
+            if "begins" in line:
+                break
+        place.det("master", "down")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        assert f":{port} " in place.det("master", "up", "--port", port)
+    _, said = following.communicate(timeout=60)
+    assert following.returncode == 0, said
     place.det("e", "wait", str(experiment))
 
 

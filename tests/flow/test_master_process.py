@@ -200,6 +200,16 @@ def test_a_port_that_is_taken_is_said_to_be(tmp_path: pathlib.Path) -> None:
         assert "choose another port" in refused(tmp_path / "master", "--port", str(taken.getsockname()[1]))
 
 
+def test_any_free_port_is_the_last_one_if_that_is_free(tmp_path: pathlib.Path) -> None:
+    with running(tmp_path / "master") as master:
+        first = master.port
+        master.end(signal.SIGKILL)
+    with running(tmp_path / "master") as master:
+        assert master.port == first
+    with socket.create_server(("127.0.0.1", first)), running(tmp_path / "master") as master:
+        assert master.port not in (0, first)
+
+
 def test_an_administrator_can_stop_it(tmp_path: pathlib.Path) -> None:
     with running(tmp_path / "master") as master:
         assert master.ask("POST", "/master/stop").status_code == 202

@@ -148,7 +148,7 @@ def _is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-@verb(app, "info")
+@verb(app, "info", "status")
 @formatted
 def info(context: typer.Context, form: render.Format = render.Format.TABLE) -> None:
     """Say what master it is."""

@@ -24,13 +24,15 @@ def master(context: typer.Context) -> Master:
     # What speaks HTTP is not worth its import for --help.
     from determined.client import autostart
     from determined.client.master import Master
+    from determined.client.transport import Session
 
     settings = context.find_root().obj
     around = surroundings(context)
     if settings.master:
         return Master(settings.master, _token(around, settings.master, settings.user))
     local = autostart.find_or_start(around, _on_a_free_port(settings.environ), _tell_of_start)
-    return Master(local.url, _token(around, local.url, settings.user, local))
+    token = _token(around, local.url, settings.user, local)
+    return Master(local.url, session=Session(local.url, token, moved=autostart.whereabouts(around.state_folder)))
 
 
 def address(context: typer.Context) -> str:

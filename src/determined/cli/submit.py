@@ -76,6 +76,7 @@ def checked(wanted: Submission, text: str | None = None, defaults: Mapping[str, 
 def create(
     master: Master,
     wanted: Submission,
+    text: str,
     *,
     template: str | None = None,
     project_id: int | None = None,
@@ -85,7 +86,6 @@ def create(
     """Check, pack, send and create; tells what is sent."""
     from determined.wire import requests
 
-    text = read(wanted.config)
     found = checked(wanted, text, master.template(template).config if template else None)
     for notice in found.notices:
         session.tell(f"note: {notice}")

@@ -66,8 +66,14 @@ def find_or_start(
     found = find(folder)
     if found is not None:
         return found
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise errors.Refused(
+            f"the master's folder {folder} cannot be made: {error.strerror}; name another place with DET_MASTER_DIR"
+        ) from None
     log = folder / "master.log"
+    before = _size(log)
     pid: int | None = None
     starts_left = 2
     if not _is_locked(folder / "lock"):
@@ -84,11 +90,26 @@ def find_or_start(
             pid = None
             if not _is_locked(folder / "lock") and starts_left:
                 # Somebody's look at the lock can be in its way for a moment.
+                before = _size(log)
                 pid, starts_left = _start(folder, log, environ), 0
             elif not _is_locked(folder / "lock"):
-                raise errors.MasterUnreachable(f"the master ended before it served. The end of {log}:\n{_tail(log)}")
+                raise errors.MasterUnreachable(
+                    f"the master ended before it served. The end of {log}:\n{_tail(log, before)}"
+                )
         time.sleep(0.05)
-    raise errors.MasterUnreachable(f"the master did not serve within {seconds:.0f} s. The end of {log}:\n{_tail(log)}")
+    raise errors.MasterUnreachable(
+        f"the master did not serve within {seconds:.0f} s. The end of {log}:\n{_tail(log, before)}"
+    )
+
+
+def whereabouts(state_folder: pathlib.Path) -> Callable[[], str | None]:
+    """For Session's ``moved``: where the master of this folder serves by now, which may be at another port."""
+
+    def moved() -> str | None:
+        found = find(state_folder)
+        return found.url if found is not None else None
+
+    return moved
 
 
 def _start(folder: pathlib.Path, log: pathlib.Path, environ: Mapping[str, str]) -> int:
@@ -136,9 +157,19 @@ def _has_ended(pid: int) -> bool:
     return ended == pid
 
 
-def _tail(log: pathlib.Path) -> str:
+def _size(log: pathlib.Path) -> int:
     try:
-        lines = log.read_text(errors="replace").splitlines()
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def _tail(log: pathlib.Path, after: int) -> str:
+    """What was written since: what earlier masters wrote explains nothing, and may hold the secret to sign in first."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(after)
+            lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return "(there is none)"
     return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])

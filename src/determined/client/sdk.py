@@ -52,14 +52,16 @@ class Determined:
         around = Surroundings.of(environ)
         url = master or around.master
         token: str | None = around.token if master is None and around.master else None
+        moved: Callable[[], str | None] | None = None
         if url is None:
             local = autostart.find_or_start(around, environ, say)
             url, owner_token = local.url, local.token
+            moved = autostart.whereabouts(around.state_folder)
         else:
             found = autostart.find(around.state_folder)
             owner_token = found.token if found is not None and _same(found.url, url) else None
         verify: Union[str, bool] = False if noverify else cert_path or True
-        self._session = Session(url, verify=verify, server_name=cert_name)
+        self._session = Session(url, verify=verify, server_name=cert_name, moved=moved)
         self.master = Master(self._session.url, session=self._session)
         self._credentials = Credentials(around.config_folder)
         user, password = user or around.user, password or (around.password if user in (None, around.user) else None)

@@ -20,7 +20,7 @@ import threading
 import time
 import urllib.parse
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
 from determined import errors
@@ -53,7 +53,9 @@ class Session:
     """Speaks to the master at ``url``, with a token if there is one. May be used from several threads.
 
     ``timeout`` is how many seconds the master may be silent; ``attempts`` how often a call is tried before
-    ``MasterUnreachable`` is raised. ``verify`` is a file of certificates to trust, or False to trust any.
+    ``MasterUnreachable`` is raised. ``verify`` is a file of certificates to trust, or False to trust any. ``moved`` is
+    asked when nobody answers: where that same master is now, or None if it is known nowhere else. A master that was
+    started again may serve at another port.
     """
 
     def __init__(
@@ -65,16 +67,15 @@ class Session:
         attempts: int = 4,
         verify: Union[str, bool] = True,
         server_name: str | None = None,
+        moved: Callable[[], str | None] | None = None,
     ) -> None:
-        parts = _parse(url)
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self.token = token
         self.timeout = timeout
         self.attempts = attempts
-        self._host, self._port = parts.hostname or "localhost", parts.port
-        self._base = parts.path.rstrip("/") + PREFIX
-        self._tls = _tls(verify) if parts.scheme == "https" else None
+        self._verify = verify
         self._server_name = server_name
+        self._moved = moved
+        self._place(url)
         self._idle: deque[tuple[float, http.client.HTTPConnection]] = deque()
         self._lock = threading.Lock()
 
@@ -151,6 +152,20 @@ class Session:
         with contextlib.suppress(Exception):
             self.close()
 
+    def _place(self, url: str) -> None:
+        parts = _parse(url)
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._host, self._port = parts.hostname or "localhost", parts.port
+        self._base = parts.path.rstrip("/") + PREFIX
+        self._tls = _tls(self._verify) if parts.scheme == "https" else None
+
+    def _has_moved(self) -> bool:
+        url = self._moved() if self._moved is not None else None
+        if url is None or url.rstrip("/") == self.url:
+            return False
+        self._place(url)
+        return True
+
     def _prepare(
         self, method: str, body: Any, data: bytes | None, headers: Mapping[str, str] | None, key: str | None
     ) -> tuple[bytes | None, dict[str, str]]:
@@ -176,18 +191,20 @@ class Session:
         timeout: float | None,
         attempts: int,
     ) -> tuple[http.client.HTTPResponse, http.client.HTTPConnection]:
-        target = self._base + path + _question(query)
+        target = path + _question(query)
         failed = 0
         while True:
             connection, is_fresh = self._connection(timeout or self.timeout)
             try:
-                connection.request(method, target, data, dict(headers))
+                connection.request(method, self._base + target, data, dict(headers))
                 response = connection.getresponse()
             except _Broken as error:
                 connection.close()
                 if not is_fresh and not isinstance(error, TimeoutError):
                     continue  # the master had closed it, which says nothing
                 failed += 1
+                if failed <= attempts and self._has_moved():
+                    continue
                 if failed >= attempts:
                     raise _unreachable(self.url, error) from None
             else:
@@ -251,7 +268,7 @@ def problem(answer: Answer) -> errors.DeterminedError:
         details = said.get("details") or []
     except (ValueError, KeyError, TypeError):
         code, details = _CODES.get(answer.status, "error"), []
-        message = f"the master answered with status {answer.status} and no explanation"
+        message = f"the answer is status {answer.status} without an explanation: is it a master that answers there?"
     kind = _classes().get(code, errors.DeterminedError)
     # Some classes make their message themselves; this one is made already.
     error = kind.__new__(kind)

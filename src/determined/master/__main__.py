@@ -136,7 +136,7 @@ def _start_log(settings: Settings) -> None:
 
 def _run(settings: Settings) -> int:
     _allow_many_files()
-    sockets = _bind(settings)
+    sockets = _bind_where_we_were(settings)
     port = sockets[0].getsockname()[1]
     settings = settings.model_copy(update={"port": port, "url": settings.url or _url(settings, port)})
     try:
@@ -228,6 +228,17 @@ class _Server(uvicorn.Server):
         """Stop taking requests, finish those under way, and end."""
         self.should_exit = True
         self._app.state.feed.close()
+
+
+def _bind_where_we_were(settings: Settings) -> list[socket.socket]:
+    """The sockets. A master that takes any free port takes its last one again: trials and people look for it there."""
+    place = settings.state_dir / "port"
+    if settings.port == 0:
+        with contextlib.suppress(OSError, ValueError, errors.Refused):
+            return _bind(settings.model_copy(update={"port": int(place.read_text())}))
+    sockets = _bind(settings)
+    composition.write_private(place, f"{sockets[0].getsockname()[1]}\n")
+    return sockets
 
 
 def _bind(settings: Settings) -> list[socket.socket]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import subprocess
@@ -117,6 +118,25 @@ def test_nobody_there_is_told_after_the_last_attempt() -> None:
     session = Session(url, attempts=2)
     with pytest.raises(errors.MasterUnreachable, match=r"nothing listens there.*DET_MASTER"):
         session.get("/x")
+
+
+def test_one_that_serves_elsewhere_by_now_is_found() -> None:
+    with serving() as server:
+        gone = server.url
+    with serving(then=Reply(body=b"[1]")) as server:
+        session = Session(gone, "token", attempts=1, moved=lambda: server.url)
+        assert session.get("/x") == [1]
+        assert session.url == server.url and server.asked[-1].headers["authorization"] == "Bearer token"
+        session.close()
+
+
+@pytest.mark.parametrize("known", [[None], ["same"], ["http://127.0.0.1:1", "http://127.0.0.1:2"]])
+def test_one_that_is_nowhere_is_not_looked_for_for_ever(known: list[str | None]) -> None:
+    with serving() as server:
+        gone = server.url
+    places = itertools.cycle(gone if place == "same" else place for place in known)
+    with pytest.raises(errors.MasterUnreachable):
+        Session(gone, attempts=2, moved=lambda: next(places)).get("/x")
 
 
 def test_one_that_does_not_answer_is_told() -> None:
