@@ -111,5 +111,12 @@ class CheckpointStorage(Protocol):
         """Remove a checkpoint, at once for everybody. Deleting one that is being read is refused with
         errors.CheckpointStateException; deleting one that is not there raises errors.CheckpointNotFound."""
 
+    def remove_files(self, storage_id: str, paths: Iterable[str]) -> Mapping[str, FileRecord]:
+        """Remove some of a checkpoint's files, and return what is left of it: a whole checkpoint of fewer files.
+
+        What it does not hold, or no longer, is passed over: after a crash, which may leave it damaged, the same again
+        makes it whole. Refused as ``delete`` is.
+        """
+
     def list(self) -> Sequence[str]:
         """The ids of all complete checkpoints, oldest first."""

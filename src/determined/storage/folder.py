@@ -97,14 +97,33 @@ class FolderStorage:
     def delete(self, storage_id: str) -> None:
         folder = self._folder(storage_id)
         doomed = self.root / f".{storage_id}.{os.urandom(4).hex()}{_DELETED}"
-        with _holding(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free:
-            if not is_free:
-                raise errors.CheckpointStateException(
-                    f"checkpoint {storage_id} is being read; delete it when the reader is done"
-                )
+        with _alone(folder):
             # Gone for everybody at once; a crash from here on leaves only a hidden folder to sweep.
             folder.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+
+    def remove_files(self, storage_id: str, paths: Iterable[str]) -> Mapping[str, FileRecord]:
+        folder = self._folder(storage_id)
+        with _alone(folder), _saving(storage_id, self.root):
+            files = manifest.read(folder)
+            doomed = files.keys() & {*paths}
+            for path in doomed:
+                if not path.endswith("/"):
+                    (folder / path).unlink(missing_ok=True)
+            left = {path: record for path, record in files.items() if path not in doomed}
+            # Folders that hold nothing any more would be part of the checkpoint.
+            for path in reversed(_folders(doomed)):
+                if path not in left:
+                    with contextlib.suppress(OSError):
+                        (folder / path).rmdir()
+            unfinished = folder / f".{manifest.NAME}"
+            with open(unfinished, "wb") as file:
+                file.write(manifest.encode(left))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(folder / manifest.NAME)
+            _sync(folder)
+        return left
 
     def list(self) -> Sequence[str]:
         found: list[tuple[int, str]] = []
@@ -297,6 +316,17 @@ def _hold_new_folder(path: pathlib.Path) -> int:
         if _is_at(descriptor, path):
             return descriptor
         os.close(descriptor)  # swept between its making and its locking
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """Hold a checkpoint that nobody reads meanwhile."""
+    with _holding(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free:
+        if not is_free:
+            raise errors.CheckpointStateException(
+                f"checkpoint {folder.name} is being read; delete it when the reader is done"
+            )
+        yield
 
 
 @contextlib.contextmanager

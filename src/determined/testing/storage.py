@@ -156,6 +156,28 @@ class StorageConformance(abc.ABC):
             assert contents(folder) == TREE
         storage.delete(storage_id)
 
+    def test_what_some_files_were_removed_from_is_whole(self, storage: CheckpointStorage) -> None:
+        storage_id = save(storage, TREE)
+        left = storage.remove_files(storage_id, ["code/deep/er/empty.txt", "weights.bin", "../x", "not there"])
+        assert [*left] == ["code/model.py"] == [*storage.files(storage_id)]
+        storage.verify(storage_id)
+        with storage.reading(storage_id) as folder:
+            assert contents(folder) == {"code/model.py": TREE["code/model.py"]}
+        assert storage.remove_files(storage_id, ["weights.bin"]) == left
+        assert storage.remove_files(storage_id, ["code/model.py"]) == {}
+        storage.verify(storage_id)
+        assert [*storage.list()] == [storage_id]
+        with pytest.raises(errors.CheckpointNotFound, match=storage_id):
+            storage.remove_files(storage_id[:-1], [])
+
+    def test_no_file_of_what_is_being_read_is_removed(self, storage: CheckpointStorage) -> None:
+        storage_id = save(storage, TREE)
+        with storage.reading(storage_id) as folder:
+            with pytest.raises(errors.CheckpointStateException, match="being read"):
+                storage.remove_files(storage_id, ["weights.bin"])
+            assert contents(folder) == TREE
+        assert "weights.bin" not in storage.remove_files(storage_id, ["weights.bin"])
+
     def test_the_oldest_is_listed_first(self, storage: CheckpointStorage) -> None:
         ids = [save(storage, {"a": str(number).encode()}) for number in range(5)]
         assert list(storage.list()) == ids
@@ -169,8 +191,11 @@ class StorageConformance(abc.ABC):
 
     @pytest.mark.parametrize("name", NOT_IDS)
     def test_what_is_no_id_is_refused(self, storage: CheckpointStorage, tmp_path: pathlib.Path, name: str) -> None:
+        def remove_nothing(name: str) -> object:
+            return storage.remove_files(name, [])
+
         (tmp_path / "x").mkdir()
-        for use in (storage.files, storage.verify, storage.delete, storage.begin):
+        for use in (storage.files, storage.verify, storage.delete, storage.begin, remove_nothing):
             with pytest.raises(errors.CheckpointNotFound, match="not a checkpoint id"):
                 use(name)
         with pytest.raises(errors.CheckpointNotFound):

@@ -7,7 +7,6 @@ moment the next round goes on. Files that are gone already are as good as remove
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import logging
 import pathlib
 import shutil
@@ -206,16 +205,13 @@ def _log_retention(tx: Tx, task_id: str, usual_days: int) -> tuple[float | None,
 
 def _remove_files(storage: CheckpointStorage, checkpoint: Checkpoint) -> dict[str, int]:
     """Remove the files that are to go, and tell what is left."""
-    globs = checkpoint.globs or []
-    doomed = {path for path in checkpoint.resources if any(fnmatch.fnmatchcase(path, glob) for glob in globs)}
-    remove = getattr(storage, "remove_files", None)
-    if remove is None:
-        raise errors.CheckpointStateException(
-            f"single files of checkpoint {checkpoint.uuid} cannot be removed from its storage; delete all of it"
-        )
+    doomed = {*checkpoints.matching(checkpoint, checkpoint.globs or [])}
+    left = {path: size for path, size in checkpoint.resources.items() if path not in doomed}
     with contextlib.suppress(errors.CheckpointNotFound, FileNotFoundError):
-        remove(checkpoint.uuid, sorted(doomed))
-    return {path: size for path, size in checkpoint.resources.items() if path not in doomed}
+        storage.remove_files(checkpoint.uuid, doomed)
+        if not left:
+            storage.delete(checkpoint.uuid)
+    return left
 
 
 def _remove_folder(folder: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -92,10 +93,17 @@ def mark_deleting(tx: Tx, uuid: str, globs: Collection[str] = ()) -> Checkpoint:
         raise errors.Refused(f"checkpoint {uuid} cannot be deleted: it is {whose}; delete that version first")
     for whose in checkpoints.used(tx, uuids=[uuid]).values():
         raise errors.Refused(f"checkpoint {uuid} cannot be deleted: {whose} needs it and has not ended")
+    if globs and not matching(checkpoint, globs):
+        raise errors.Refused(f"checkpoint {uuid} has no file that matches {' or '.join(globs)}")
     checkpoints.update(tx, uuid, state=CheckpointState.DELETING, globs=[*globs] or None)
     tx.changed("checkpoint", uuid, checkpoint.experiment_id, state=CheckpointState.DELETING.value)
     _look_for_latest(tx, checkpoint)
     return checkpoints.require(tx, uuid)
+
+
+def matching(checkpoint: Checkpoint, globs: Collection[str]) -> list[str]:
+    """Its files that match one of these patterns, in which ``*`` stands for any text, ``/`` too."""
+    return [path for path in checkpoint.resources if any(fnmatch.fnmatchcase(path, glob) for glob in globs)]
 
 
 def record_deleted(tx: Tx, uuid: str, resources: Mapping[str, int] | None = None) -> None:

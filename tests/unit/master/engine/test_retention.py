@@ -34,6 +34,7 @@ class Saving:
     def __init__(self, storage: FolderStorage) -> None:
         self.storage = storage
         self.saved: dict[str, int] = {}
+        self.files = {"weights": b"weights"}
 
     def __call__(self, gang: FakeGang) -> Ending:
         spec = gang.gang.specs[0]
@@ -44,11 +45,14 @@ class Saving:
 
     def report(self, gang: FakeGang, step: int) -> str:
         staged = self.storage.begin()
-        (staged.path / "weights").write_text("weights")
+        for path, content in self.files.items():
+            (staged.path / path).parent.mkdir(exist_ok=True)
+            (staged.path / path).write_bytes(content)
         name = staged.publish()
         self.saved[name] = step
         gang.report(MetricsReport(group="validation", steps_completed=step, metrics={"loss": abs(step - 8)}, time=1.0))
-        gang.report(CheckpointReport(uuid=name, steps_completed=step, resources={"weights": 7}, time=1.0))
+        resources = {path: len(content) for path, content in self.files.items()}
+        gang.report(CheckpointReport(uuid=name, steps_completed=step, resources=resources, time=1.0))
         return name
 
 
@@ -125,6 +129,24 @@ def test_what_was_marked_before_a_crash_is_removed_after_it(scene: Kept) -> None
     fresh.remove()
     assert scene.left() == [8, 8, 8, 16, 16, 16]
     assert scene.database.read_now(checkpoint_rows.deleting) == []
+
+
+def test_some_files_of_a_checkpoint_are_removed_and_the_rest_is_whole(scene: Kept) -> None:
+    scene.saving.files = {"model.bin": b"12345", "optimizer/a.bin": b"1", "optimizer/b.bin": b"2"}
+    scene.submit(**RANDOM)
+    scene.play(scene.saving)
+    scene.retention.remove()
+    uuid = scene.storage.list()[0]
+    scene.database.write_now(checkpoints.mark_deleting, uuid, ["optimizer/**"])
+    scene.retention.remove()
+    left = scene.database.read_now(checkpoint_rows.require, uuid)
+    assert (left.state, left.resources, left.size) == (CheckpointState.PARTIALLY_DELETED, {"model.bin": 5}, 5)
+    scene.storage.verify(uuid)
+    assert [*scene.storage.files(uuid)] == ["model.bin"]
+    scene.database.write_now(checkpoints.mark_deleting, uuid, ["*"])
+    scene.retention.remove()
+    assert scene.database.read_now(checkpoint_rows.require, uuid).state is CheckpointState.DELETED
+    assert uuid not in scene.storage.list()
 
 
 def test_what_cannot_be_removed_is_tried_again(scene: Kept, caplog: pytest.LogCaptureFixture) -> None:

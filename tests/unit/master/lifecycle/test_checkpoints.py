@@ -118,7 +118,9 @@ def test_some_files_of_a_checkpoint_may_go(world: World) -> None:
     world.start(trial)
     world.checkpoint(trial, 100, "a")
     world.exit(trial)
-    assert world.do(checkpoints.mark_deleting, "a", ["*.pt"]).globs == ["*.pt"]
+    with pytest.raises(errors.Refused, match=r"checkpoint a has no file that matches \*\.pt or c"):
+        world.do(checkpoints.mark_deleting, "a", ["*.pt", "c"])
+    assert world.do(checkpoints.mark_deleting, "a", ["[a]"]).globs == ["[a]"]
     world.do(checkpoints.record_deleted, "a", {"b": 5})
     left = world.look(checkpoint_rows.require, "a")
     assert (left.state, left.resources, left.size, left.globs) == (
