@@ -51,6 +51,11 @@ class Small(pytorch.PyTorchTrial):
         return pytorch.DataLoader(Points(), batch_size=16)
     def train_batch(self, batch, epoch_idx, batch_idx):
         time.sleep(self.seconds)
+        hung = os.environ.get("HANGS_ONCE")
+        if hung and batch_idx == 33 and self.context.distributed.rank == 1 and not os.path.exists(hung):
+            open(hung, "w").close()
+            while True:
+                time.sleep(1)
         x, y = batch
         loss = nn.functional.mse_loss(self.model(x), y)
         self.context.backward(loss)
@@ -167,32 +172,63 @@ def test_who_matters_less_makes_room_and_loses_nothing(
     assert results(started, lowly) == undisturbed
 
 
-def test_two_slots_are_two_processes(started: Cluster, code: pathlib.Path, runs_dir: pathlib.Path) -> None:
-    config = {
-        **CONFIG,
-        "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.01},
-        "searcher": {**CONFIG["searcher"], "name": "single"},
-        "resources": {"slots_per_trial": 2},
-    }
-    (code / "const.json").write_text(json.dumps(config))
+TWO_SLOTS: dict[str, Any] = {
+    **CONFIG,
+    "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.01},
+    "searcher": {**CONFIG["searcher"], "name": "single"},
+    "resources": {"slots_per_trial": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def two_processes(code: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
+    """The weights and rows of the same training in two processes that no master started."""
+    runs = tmp_path_factory.mktemp("runs")
+    (code / "const.json").write_text(json.dumps(TWO_SLOTS))
     launch = ["-m", "determined.launch.torch_distributed", "--nproc", "2"]
     subprocess.run(
         [sys.executable, *launch, "-m", "determined.pytorch", "model_def:Small", "--config", "const.json"],
         cwd=code,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "DET_RUNS_DIR": str(runs)},
         check=True,
         capture_output=True,
         timeout=240,
     )
-    (run,) = runs_in(runs_dir)
+    (run,) = runs_in(runs)
     steps = {
         json.loads(path.read_text())["steps_completed"]: path for path in run.checkpoints.glob("*-*/metadata.json")
     }
-    experiment_id = started.submit(code, config)
+    found = [(row["group"], row["steps_completed"], row["metrics"]) for row in run.rows()]
+    return weights_in(steps[60].parent), sorted(found, key=repr)
+
+
+def test_two_slots_are_two_processes(
+    started: Cluster, code: pathlib.Path, two_processes: tuple[str, list[Any]]
+) -> None:
+    experiment_id = started.submit(code, TWO_SLOTS)
     assert started.wait(experiment_id).state == "COMPLETED", started.log
     (trial,) = started.trials(experiment_id)
     (allocation,) = started.master.trial_allocations(trial.id)
     assert [len(slots) for slots in allocation.placement.values()] == [2]
-    assert final_weights(started, trial.id) == weights_in(steps[60].parent)
-    alone = [(row["group"], row["steps_completed"], row["metrics"]) for row in run.rows()]
-    assert sorted(rows(started, trial.id), key=repr) == sorted(alone, key=repr)
+    assert (final_weights(started, trial.id), sorted(rows(started, trial.id), key=repr)) == two_processes
+
+
+def test_a_rank_that_hangs_is_named_and_its_trial_goes_on(
+    started: Cluster, code: pathlib.Path, two_processes: tuple[str, list[Any]], tmp_path: pathlib.Path
+) -> None:
+    variables = [*CONFIG["environment"]["environment_variables"], f"HANGS_ONCE={tmp_path / 'hung'}"]
+    config = {
+        **TWO_SLOTS,
+        "entrypoint": "python -m determined.launch.torch_distributed --hang-seconds 5 --trial model_def:Small",
+        "environment": {"environment_variables": variables},
+    }
+    experiment_id = started.submit(code, config)
+    assert started.wait(experiment_id).state == "COMPLETED", started.log
+    (trial,) = started.trials(experiment_id)
+    first, second = started.master.trial_allocations(trial.id)
+    assert (first.outcome, second.outcome, trial.restarts) == ("failed", "completed", 1)
+    said = "\n".join(line.text for line in started.master.trial_logs(trial.id, limit=1000))
+    assert "no progress for 5 s on rank" in said and "rank 1 is " in said, said
+    # Where it stands is said, too.
+    assert 'model_def.py", line' in said and "in train_batch" in said
+    assert (final_weights(started, trial.id), sorted(rows(started, trial.id), key=repr)) == two_processes

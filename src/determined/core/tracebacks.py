@@ -41,7 +41,7 @@ def describe(error: BaseException) -> str:
     said = traceback.TracebackException.from_exception(error)
     link: traceback.TracebackException | None = said
     while link is not None:
-        kept = [frame for frame in link.stack if not frame.filename.startswith(_OURS)]
+        kept = [frame for frame in link.stack if not frame.filename.startswith((_OURS, "<frozen "))]
         if kept:
             link.stack = traceback.StackSummary.from_list(kept)
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)

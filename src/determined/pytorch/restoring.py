@@ -62,15 +62,29 @@ def read(folder: pathlib.Path, *, uuid: str, trusted: bool = False, into: Any = 
         raise errors.CheckpointNotFound(f"there is no checkpoint folder {folder}")
     if not (folder / COUNTERS).exists():
         return _read_predecessors(folder, uuid, trusted)
+    known = manifest.read(folder).get(STATE)
+    held = archive.read(folder / STATE, verify_digest=known.digest, into=into) if known is not None else None
+    if not isinstance(held, dict) or not isinstance(held.get("models_state_dict"), list):
+        raise errors.InvalidCheckpointException(f"{folder / STATE} does not hold what a trainer saves; it is damaged")
     load_data_file = folder / "load_data.json"
     return Saved(
         folder=folder,
         uuid=uuid,
-        state=archive.read(folder / STATE, verify_digest=manifest.read(folder)[STATE].digest, into=into),
-        counters=json.loads((folder / COUNTERS).read_text()),
-        load_data=json.loads(load_data_file.read_text()) if load_data_file.exists() else None,
+        state=held,
+        counters=_read_facts(folder / COUNTERS),
+        load_data=_read_facts(load_data_file) if load_data_file.exists() else None,
         is_sharded=(folder / sharded.FOLDER).is_dir(),
     )
+
+
+def _read_facts(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise errors.InvalidCheckpointException(f"{path} is damaged: {error}") from None
+    if not isinstance(facts, dict):
+        raise errors.InvalidCheckpointException(f"{path} holds a {type(facts).__name__} where a dict is expected")
+    return facts
 
 
 def _read_predecessors(folder: pathlib.Path, uuid: str, trusted: bool) -> Saved:

@@ -33,4 +33,5 @@ def test_an_error_of_ours_names_the_users_line_also_through_pythons_own(tmp_path
 def test_an_error_of_theirs_is_a_traceback_without_our_frames(tmp_path: pathlib.Path) -> None:
     said = said_of(tmp_path, "import json\njson.loads('{')\n")
     assert said.startswith("Traceback (most recent call last):\n")
+    assert "<frozen" not in said  # the way into their script
     assert 'script.py", line 2' in said and "json.decoder.JSONDecodeError" in said

@@ -14,7 +14,7 @@ import torch.utils.data
 
 from determined import core, errors
 from determined.core.checkpoint import read_metadata
-from determined.pytorch import batches
+from determined.pytorch import archive, batches
 from determined.pytorch.data import DataLoader
 from determined.pytorch.experimental.batch_processor import TorchBatchProcessor, TorchBatchProcessorContext
 from determined.pytorch.training import TrainingContext, init
@@ -184,7 +184,7 @@ class _Work:
             states = sorted(each.name for each in path.glob("state-*.pt"))
             mine = _state_name(self._ranks.rank, self._ranks.size)
             if mine in states:
-                self._processor.load_state_dict(torch.load(path / mine, weights_only=True))
+                self._processor.load_state_dict(archive.read(path / mine))
             elif states and not any(_is_of_size(each, self._ranks.size) for each in states):
                 then = states[0].rpartition("-of-")[2].removesuffix(".pt")
                 raise errors.InvalidCheckpointException(
