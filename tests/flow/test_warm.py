@@ -141,6 +141,7 @@ def test_random_numbers_are_fresh_in_each(warm: Ground) -> None:
         "class A:\n    def __del__(self): print('gone')\na = A()\nprint('end')\n",
         "import sys, warnings\nwarnings.warn('look')\nprint('x', end='')\nprint('y', file=sys.stderr)",
         "import no_such_module",
+        "import atexit, sys\natexit.register(lambda: print(repr(sys.last_value)))\nraise ValueError('seen')",
     ],
 )
 def test_it_ends_as_python_ends(warm: Ground, cold: Ground, script: str) -> None:

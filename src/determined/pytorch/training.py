@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union
@@ -59,9 +60,16 @@ class TrainingContext(PyTorchTrialContext):
 
     def close(self) -> None:
         """Finish what is still being written. Called by itself at the end of ``with`` and of the process."""
+        self._close(None)
+
+    def _close_at_exit(self) -> None:
+        # Used without ``with``: what Python remembers of an exception that nobody caught is how it ended.
+        self._close(getattr(sys, "last_value", None))
+
+    def _close(self, error: BaseException | None) -> None:
         if not self._closed:
             self._let_go()
-            self._core.close()
+            self._core.close(error)
 
     @property
     def training(self) -> Training:
@@ -218,7 +226,7 @@ def init(
     context = TrainingContext(settings, core_context, device)
     context._owns_process_group = _join_process_group(core_context.distributed, device)
     rng.seed_all(core_context.seed)
-    atexit.register(context.close)
+    atexit.register(context._close_at_exit)
     return context
 
 

@@ -285,6 +285,8 @@ def _run(program: _Program, main: types.ModuleType) -> int:
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         error.__traceback__ = trace
+        # As the interpreter does: who closes at exit asks for it.
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         try:
             sys.excepthook(type(error), error, trace)
         except SystemExit as ending:

@@ -374,6 +374,17 @@ def test_a_context_without_with_is_closed_at_exit(runs_dir: pathlib.Path, tmp_pa
     assert run.label.state == "completed" and len(list(run.rows())) == 1
 
 
+@pytest.mark.parametrize("module", ["core", "pytorch"])
+def test_a_context_without_with_knows_of_the_exception_at_exit(
+    runs_dir: pathlib.Path, tmp_path: pathlib.Path, module: str
+) -> None:
+    script = tmp_path / "project" / "bare.py"
+    script.write_text(f"from determined import {module}\ncontext = {module}.init()\nraise ValueError('not today')\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 1 and "not today" in done.stderr
+    assert only_run(runs_dir).label.state == "failed"
+
+
 def test_importing_core_imports_nothing_heavy() -> None:
     code = "import sys; from determined import core; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
