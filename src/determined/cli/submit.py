@@ -113,7 +113,7 @@ def create(
 
 def fork(master: Master, old: ExperimentView, overrides: Sequence[str], paused: bool) -> ExperimentView:
     """A new experiment that asks for what an old one asked for, with the same code."""
-    from determined.config.experiment import MASK
+    from determined.config.masking import MASK
     from determined.wire import requests
 
     known = master.experiment_config(old.id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,6 +11,7 @@ from typing_extensions import Self
 from determined.config.environment import BindMount, Entrypoint, Environment, LogPolicy, Slurm
 from determined.config.hparams import Hyperparameters, holds_ranges
 from determined.config.length import Length
+from determined.config.masking import mask
 from determined.config.resources import Resources
 from determined.config.searcher import Searcher, Single
 from determined.config.section import (
@@ -31,8 +30,6 @@ from determined.config.section import (
 )
 from determined.config.storage import Storage, UsualStorage
 
-_SECRET_NAME = re.compile("token|secret|passw|credential|key", re.IGNORECASE)
-MASK = "********"
 BUILT_IN_LOG_POLICIES = (
     LogPolicy(name="CUDA OOM", pattern=".*CUDA out of memory.*"),
     LogPolicy(name="ECC Error", pattern=".*uncorrectable ECC error encountered.*"),
@@ -201,41 +198,6 @@ def both_or_neither(written: Mapping[str, Any], one: str, other: str) -> Iterabl
     for present, absent in ((one, other), (other, one)):
         if written.get(present) and not written.get(absent):
             yield BrokenRule((absent,), f"is required with {present}")
-
-
-def mask(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as plain maps, its secrets replaced by stars. What holds no secrets is shared, and not to be changed."""
-    masked = dict(config)
-    for name in ("data", "checkpoint_storage", "environment"):
-        if name in masked:
-            masked[name] = copy.deepcopy(masked[name])
-    data = masked.get("data")
-    if isinstance(data, dict) and data.get("secrets") is not None:
-        data["secrets"] = _masked(data["secrets"])
-    for section, fields in (
-        ("checkpoint_storage", ("access_key", "secret_key", "connection_string", "credential")),
-        ("environment", ("registry_auth",)),
-    ):
-        part = masked.get(section)
-        for field in fields:
-            if isinstance(part, dict) and part.get(field) is not None:
-                part[field] = _masked(part[field])
-    variables = (
-        environment.get("environment_variables") if isinstance(environment := masked.get("environment"), dict) else None
-    )
-    if isinstance(variables, dict):
-        for device, entries in variables.items():
-            variables[device] = [_masked_variable(entry) for entry in entries or ()]
-    return masked
-
-
-def _masked_variable(entry: str) -> str:
-    name, equals, _ = entry.partition("=")
-    return f"{name}={MASK}" if equals and _SECRET_NAME.search(name) else entry
-
-
-def _masked(value: Any) -> Any:
-    return {key: _masked(inner) for key, inner in value.items()} if isinstance(value, dict) else MASK
 
 
 def _ranges_without_count(written: Any, path: Path) -> Iterable[BrokenRule]:

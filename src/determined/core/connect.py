@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from determined import errors
+from determined.config import masking
 from determined.core import beats as beats_file
 from determined.core import checkpoint_journal, cluster_info, environment, tracebacks, uplink
 from determined.core.assignment import Assignment, Outbox, describe_storage
@@ -320,7 +321,8 @@ class _Desk:
             if found is not None:
                 self._rewind(run, owner, found)
         if config is not None:
-            run.write("config.json", config)
+            # The folder is kept, and passed on: it is no place for secrets.
+            run.write("config.json", masking.mask(config))
         self._console.info(f"run {run.name}-{run.id}: {run.path}")
         if found is not None:
             what = "goes on from" if self._goes_on else "begins with the weights of"

@@ -18,7 +18,7 @@ import pydantic
 
 from determined import errors
 from determined.config import places, problems
-from determined.config.experiment import MASK, mask
+from determined.config.masking import MASK, mask
 from determined.config.problems import Place, Places, Problem
 from determined.config.section import AtLeastOne, BrokenRule, Flag, FreeMap, Name, NotNegative, Section, Text, Texts
 from determined.config.storage import Storage, UsualStorage

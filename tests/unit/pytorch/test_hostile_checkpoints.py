@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from determined import errors, pytorch
-from determined.client.checkpoint import DownloadMode
 from determined.client.download import download
+from determined.client.enums import DownloadMode
 from determined.client.master import Master
 from determined.storage import digest, manifest
 from determined.wire.views import CheckpointView

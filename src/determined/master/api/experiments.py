@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from determined import errors
 from determined.config import loading, merge, places
-from determined.config.experiment import ExperimentConfig, mask
+from determined.config.experiment import ExperimentConfig
+from determined.config.masking import mask
 from determined.master.api import sending, streaming, submitting
 from determined.master.api.access import Access, Caller, Db, Id, Limit, Offset
 from determined.master.api.identity import Identity

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from determined import errors
 from determined.config import merge
-from determined.config.experiment import mask
+from determined.config.masking import mask
 from determined.config.task import TaskConfig
 from determined.master.api import sending, submitting
 from determined.master.api.access import Caller, Db, Limit, Offset

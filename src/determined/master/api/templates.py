@@ -8,7 +8,7 @@ from fastapi import Path
 
 from determined import errors
 from determined.config import places
-from determined.config.experiment import mask
+from determined.config.masking import mask
 from determined.config.problems import as_exception
 from determined.master.api.access import Caller, Db
 from determined.master.api.identity import Identity

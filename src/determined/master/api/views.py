@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Union
 
-from determined.config.experiment import mask
+from determined.config.masking import mask
 from determined.master.records import Allocation, Checkpoint, Experiment, Task, Trial
 from determined.master.states import (
     ExperimentState,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from determined import errors
-from determined.config.experiment import MASK, mask
+from determined.config.masking import MASK, mask
 from determined.master import archives
 from determined.master.lifecycle.patience import full_grace_seconds
 from determined.master.pools.base import Gang
