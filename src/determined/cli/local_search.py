@@ -237,8 +237,15 @@ class _Search:
 
     def _next(self) -> list[LocalTrial]:
         """The trials to be started, those that go on before those that begin."""
-        queued = [trial for trial in self._trials.values() if trial.state == QUEUED]
+        queued = [trial for trial in self._trials.values() if trial.state == QUEUED and self._can_begin(trial)]
         return sorted(queued, key=lambda trial: (not trial.checkpoints, trial.number))
+
+    def _can_begin(self, trial: LocalTrial) -> bool:
+        """A copy begins when the checkpoint of what the search judged is there: it is reported after its metrics."""
+        if trial.copy_of is None or trial.checkpoints:
+            return True
+        source = self._trials[trial.copy_of]
+        return source.process is None or (source.latest is not None and source.latest.steps >= trial.copy_from)
 
     def _start_what_fits(self) -> None:
         for trial in self._next():
@@ -290,6 +297,7 @@ class _Search:
                         "time": report["time"],
                     }
                 )
+                self._tidy()
             elif kind == "checkpoint_gone":
                 trial.checkpoints.pop(report["uuid"], None)
             elif kind == "progress":
@@ -306,7 +314,7 @@ class _Search:
         if trial.is_stopped and outcome in (Outcome.COMPLETED, Outcome.STOPPED, Outcome.LOST):
             self._end(trial, Exit.COMPLETED)
         elif outcome is Outcome.COMPLETED and trial.has_reached_target(self._method.unit):
-            trial.state = WAITING
+            trial.rest()
         elif outcome is Outcome.COMPLETED:
             self._end(trial, Exit.COMPLETED)
         elif outcome is Outcome.INVALID_HP:
@@ -336,7 +344,7 @@ class _Search:
 
     def _end(self, trial: LocalTrial, exit: Exit) -> None:
         self._tell({"event": "exit", "trial": trial.number, "exit": exit.value, "error": trial.error[-4000:]})
-        self._tidy(trial)
+        self._tidy()
 
     # What the search is told, and what it answers.
 
@@ -362,6 +370,8 @@ class _Search:
             self._act(self._method.on_validation(trial.number, event["metrics"]))
         elif kind == "checkpoint":
             trial.checkpoints[event["uuid"]] = Saved(event["uuid"], event["steps"], event["time"])
+        elif kind == "removed":
+            trial.checkpoints.pop(event["uuid"], None)
         elif kind == "restart":
             trial.restarts += 1
         elif kind == "exit":
@@ -385,7 +395,9 @@ class _Search:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Create):
-                self._trials[action.trial] = LocalTrial.of(action)
+                made = self._trials[action.trial] = LocalTrial.of(action)
+                if action.copy_of is not None:
+                    made.copy_from = self._trials[action.copy_of].fed
             elif isinstance(action, Extend):
                 trial = self._trials[action.trial]
                 trial.target = action.target
@@ -414,6 +426,7 @@ class _Search:
             if event["event"] == "started":
                 trial = self._trials[event["trial"]]
                 trial.run_epoch += 1
+                trial.told = trial.target
                 trial.state = RUNNING
             else:
                 self._apply(event)
@@ -423,10 +436,10 @@ class _Search:
             if trial.state == RUNNING:
                 self._hear(trial)
                 ending = trial.ending(self._ground)
-                if ending.outcome is Outcome.COMPLETED:
-                    trial.state = QUEUED if not trial.has_reached_target(self._method.unit) else WAITING
-                    if trial.state == QUEUED:
-                        self._end(trial, Exit.COMPLETED)
+                if ending.outcome is Outcome.COMPLETED and trial.has_reached_target(self._method.unit):
+                    trial.rest()
+                elif ending.outcome is Outcome.COMPLETED:
+                    self._end(trial, Exit.COMPLETED)
                 else:
                     trial.state = QUEUED
         self._end_stopped()
@@ -439,26 +452,38 @@ class _Search:
 
     # What is kept.
 
-    def _tidy(self, trial: LocalTrial) -> None:
-        """Of an ended trial's checkpoints, keep what the configuration says; other trials may still begin with some."""
+    def _tidy(self) -> None:
+        """Keep of the checkpoints what the configuration says, and whatever a trial goes on from or may begin with."""
         from determined.storage.build import build_storage
+        from determined.storage.retention import Kept, Policy, keep
 
-        policy = self._config.checkpoint_storage
-        needed = {each.copy_of for each in self._trials.values() if each.state not in _ENDED}
-        if trial.number in needed or policy.save_experiment_best:
-            return
-        sign = 1.0 if self._smaller else -1.0
-        saved = sorted(trial.checkpoints.values(), key=lambda each: (each.steps, each.time))
-        judged = [each for each in saved if trial.validations.get(each.steps) is not None]
-        judged.sort(key=lambda each: sign * trial.validations[each.steps])
-        kept = {each.uuid for each in judged[: policy.save_trial_best]}
-        kept |= {each.uuid for each in saved[len(saved) - min(policy.save_trial_latest, len(saved)) :]}
+        section = self._config.checkpoint_storage
+        trials = self._trials.values()
+        sources = {each.copy_of for each in trials if each.state not in _ENDED}
+        # Some searches begin trials with the weights of others, even of those that have ended.
+        may_copy = self._config.searcher.name == "pbt" or ":" in self._config.searcher.name
+        needed = {
+            each.latest.uuid
+            for each in trials
+            if each.latest is not None and (may_copy or each.state not in _ENDED or each.number in sources)
+        }
+        found = [
+            Kept(saved.uuid, each.number, saved.steps, each.validations.get(saved.steps), saved.time)
+            for each in trials
+            for saved in each.checkpoints.values()
+        ]
+        policy = Policy(section.save_experiment_best, section.save_trial_best, section.save_trial_latest)
+        kept = keep(found, policy, self._smaller, needed)
         storage = build_storage(self._ground.storage)
-        for each in saved:
-            if each.uuid not in kept:
-                with contextlib.suppress(errors.DeterminedError, OSError):
-                    storage.delete(each.uuid)
-                trial.checkpoints.pop(each.uuid)
+        for checkpoint in found:
+            if checkpoint.uuid not in kept:
+                try:
+                    storage.delete(checkpoint.uuid)
+                except errors.CheckpointNotFound:
+                    pass
+                except (errors.DeterminedError, OSError):
+                    continue  # somebody reads it; there will be another time
+                self._tell({"event": "removed", "trial": checkpoint.trial_id, "uuid": checkpoint.uuid})
 
     # What people see.
 

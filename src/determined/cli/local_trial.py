@@ -57,10 +57,12 @@ class LocalTrial:
     number: int
     hparams: dict[str, Any]
     seed: int
-    target: float | None
+    target: float | None  # how far the search wants it to train
     copy_of: int | None
+    copy_from: int = -1  # of which steps the checkpoint must be that a copy begins with, or of later ones
     state: str = QUEUED
     run_epoch: int = 0
+    told: float | None = None  # the target of the present or last attempt
     restarts: int = 0
     is_stopped: bool = False  # the search has enough of it
     fed: int = -1  # steps of the last validation the search was told
@@ -95,12 +97,17 @@ class LocalTrial:
         return (min if smaller_is_better else max)(known, default=None)
 
     def has_reached_target(self, unit: str | None) -> bool:
-        """Whether it went as far as the search had asked, rather than ended by itself before."""
-        return self.target is not None and self.counters.get(unit or "batches", 0.0) >= self.target
+        """Whether its last attempt went as far as it was told, rather than ended by itself before."""
+        return self.told is not None and self.counters.get(unit or "batches", 0.0) >= self.told
+
+    def rest(self) -> None:
+        """It has reached its target; the search may have set it a further one meanwhile."""
+        self.state = WAITING if self.target == self.told else QUEUED
 
     def start(self, ground: Ground, slots: tuple[int, ...], gpus: list[str], beginning: Saved | None) -> None:
         """Start the next attempt: from the latest checkpoint, else from ``beginning``, else from nothing."""
         self.run_epoch += 1
+        self.told = self.target
         self._read, self.slots, self.state, self.error = 0, slots, RUNNING, ""
         own = self.latest
         attempt = self.attempt(ground)

@@ -187,3 +187,87 @@ def test_an_interrupted_search_goes_on_and_ends_as_if_nothing_had_happened(
 def test_a_search_that_is_not_there_is_said_so(runs_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["e", "continue", "--local", "nope"]) == main.FAILED
     assert "there is no search 'nope'" in capsys.readouterr().err
+
+
+IN_PARTS = """
+import os
+import determined as det
+from determined import core
+
+info = det.get_cluster_info()
+weights = []
+with core.init() as context:
+    if info.latest_checkpoint:
+        with context.checkpoint.restore_path(info.latest_checkpoint) as path:
+            weights = (path / "weights").read_text().split()
+    for operation in context.searcher.operations():
+        for step in range(int(os.environ["DET_STEPS_COMPLETED"]) + 1, operation.length + 1):
+            loss = info.trial.hparams["x"] / step
+            context.train.report_validation_metrics(step, {"loss": loss})
+            weights.append(f"{info.trial.trial_id}@{step}")
+            with context.checkpoint.store_path({"steps_completed": step}) as (path, _):
+                (path / "weights").write_text(" ".join(weights))
+        operation.report_completed(loss)
+"""
+
+
+def learnt(runs_dir: pathlib.Path) -> dict[str, int]:
+    """What each checkpoint that is left has learnt, and how many steps of its own trial that is."""
+    folder = search_folder(runs_dir)
+    found = {}
+    for path in (folder / "checkpoints").glob("*/weights"):
+        steps = path.read_text().split()
+        found[" ".join(steps)] = len(steps)
+    return found
+
+
+def events(runs_dir: pathlib.Path, kind: str) -> list[dict[str, Any]]:
+    lines = (search_folder(runs_dir) / "journal.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+@pytest.mark.slow
+def test_trials_are_promoted_where_asha_lets_them_wait(project: Project, runs_dir: pathlib.Path) -> None:
+    (project.folder / "script.py").write_text(IN_PARTS)
+    searcher = {
+        "name": "async_halving", "metric": "loss", "max_length": {"batches": 4}, "num_rungs": 2, "divisor": 2,
+        "max_trials": 3, "max_concurrent_trials": 1, "stop_once": False,
+    }  # fmt: skip
+    x = {"type": "double", "minval": 1.0, "maxval": 9.0}
+    storage = {"save_experiment_best": 0, "save_trial_best": 0, "save_trial_latest": 1}
+    assert project.create({"x": x}, searcher=searcher, checkpoint_storage=storage) == main.DONE
+    # Whoever was promoted went on from where it had stopped, and did nothing twice.
+    left = learnt(runs_dir)
+    assert sorted(left.values()) in ([2, 2, 4], [2, 4, 4]), left
+    assert all(len({step.partition("@")[0] for step in text.split()}) == 1 for text in left)
+    promoted = [text for text, steps in left.items() if steps == 4]
+    assert all([step.partition("@")[2] for step in text.split()] == ["1", "2", "3", "4"] for text in promoted)
+    assert {event["exit"] for event in events(runs_dir, "exit")} == {"completed"}
+
+
+@pytest.mark.slow
+def test_copies_of_a_population_begin_with_what_was_judged(project: Project, runs_dir: pathlib.Path) -> None:
+    (project.folder / "script.py").write_text(IN_PARTS)
+    searcher = {
+        "name": "pbt", "metric": "loss", "population_size": 2, "num_rounds": 2,
+        "replace_function": {"truncate_fraction": 0.5},
+        "length_per_round": {"batches": 2},
+    }  # fmt: skip
+    x = {"type": "double", "minval": 1.0, "maxval": 9.0}
+    storage = {"save_experiment_best": 0, "save_trial_best": 0, "save_trial_latest": 0}
+    assert project.create({"x": x}, "--slots", "2", searcher=searcher, checkpoint_storage=storage) == main.DONE
+    exits = events(runs_dir, "exit")
+    assert sorted(event["trial"] for event in exits) == [0, 1, 2]
+    saved = {event["uuid"] for event in events(runs_dir, "checkpoint") if event["trial"] == 2}
+    assert len(saved) == 2
+    # The copy's latest is kept until the end: the search might have begun another with it.
+    copies = [text for text in learnt(runs_dir) if text.endswith("2@2")]
+    assert len(copies) == 1 and copies[0] in ("0@1 0@2 2@1 2@2", "1@1 1@2 2@1 2@2")
+
+
+def test_the_best_of_all_trials_are_kept(project: Project, runs_dir: pathlib.Path) -> None:
+    storage = {"save_experiment_best": 1, "save_trial_best": 0, "save_trial_latest": 0}
+    assert project.create({"x": values(4.0, 2.0, 8.0)}, checkpoint_storage=storage) == main.DONE
+    left = list((search_folder(runs_dir) / "checkpoints").glob("*/steps"))
+    assert [path.read_text() for path in left] == ["4"]
+    assert len(events(runs_dir, "removed")) == 11

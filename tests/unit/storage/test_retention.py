@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from determined.master.lifecycle.retention_rules import Kept, Policy, keep
+from determined.storage.retention import Kept, Policy, keep
 
 # Two trials; of the first the checkpoint of step 300 has no validation.
 FIVE = [

@@ -8,11 +8,11 @@ from typing import Any
 
 from determined import errors
 from determined.master.lifecycle.consequences import Turn
-from determined.master.lifecycle.retention_rules import Kept, Policy, keep
 from determined.master.lifecycle.trials import feed_held, number
 from determined.master.records import Allocation, Checkpoint, CheckpointState, Experiment
 from determined.master.store import checkpoints, experiments, trials
 from determined.master.store.database import Tx
+from determined.storage.retention import Kept, Policy, keep
 from determined.wire.reports import CheckpointReport
 
 
