@@ -9,6 +9,7 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import threading
 from typing import Any
 
@@ -135,6 +136,30 @@ def kill_one(started: Cluster, kind: str, draw: random.Random) -> bool:
     except (ProcessLookupError, psutil.Error):
         return False
     return True
+
+
+@pytest.mark.slow
+def test_a_master_that_comes_back_at_another_port_hears_of_what_runs(tmp_path: pathlib.Path) -> None:
+    with cluster(tmp_path / "master", slots=1) as started:
+        experiment_id = started.submit(
+            code(tmp_path / "code"),
+            config(
+                tmp_path,
+                hyperparameters={"a": 1, "step_seconds": 0.05, "steps": 100_000, "every": 50_000},
+                searcher={"name": "single", "metric": "error"},
+            ),
+        )
+
+        def reported() -> int:
+            return sum(trial.steps_completed for trial in started.trials(experiment_id))
+
+        assert wait_until(lambda: reported() > 0, 60), started.log
+        started.kill()
+        with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+            started.port = elsewhere.getsockname()[1]
+        started.start()
+        before = reported()
+        assert wait_until(lambda: reported() > before, 60), started.log
 
 
 @pytest.mark.slow

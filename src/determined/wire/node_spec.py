@@ -27,6 +27,7 @@ class MasterSpec(pydantic.BaseModel, frozen=True, extra="forbid"):
     """Where the master is and how to speak to it; absent when there is none."""
 
     url: str
+    folder: pathlib.Path | None = None  # of a master on this machine: started again, it says there where it serves
     cluster_id: str = ""
     session_token: str
     allocation_id: str

@@ -246,11 +246,16 @@ class _Share:
         master = self._spec.master
         if master is None or not master.url:  # Whoever ordered it reads the folder.
             return
+        from determined.client.autostart import whereabouts
         from determined.client.transport import Session
         from determined.core.uplink import Shipper
 
         session = Session(
-            master.url, master.session_token, verify=master.cert_file or True, server_name=master.cert_name
+            master.url,
+            master.session_token,
+            verify=master.cert_file or True,
+            server_name=master.cert_name,
+            moved=whereabouts(master.folder) if master.folder is not None else None,
         )
         self._shipper = Shipper(
             session,

@@ -106,6 +106,7 @@ def prepare(tx: Tx, allocation_id: str, site: Site) -> Gang | None:
     for rank, (node, slots) in enumerate(nodes):
         master = MasterSpec(
             url=site.url,
+            folder=site.settings.state_dir,
             cluster_id=site.cluster_id,
             session_token=token,
             allocation_id=allocation_id,
