@@ -52,6 +52,7 @@ VALUES: dict[str, Any] = {
     "det.pytorch": pytorch,
     "det.TrialContext": pytorch.PyTorchTrialContext,
     "det.ExperimentConfig": type,
+    "det.experimental.Determined": client.Determined,
     "det.Batch": pytorch.Batch,
     "det.Batches": pytorch.Batch,
     "det.Epoch": pytorch.Epoch,
