@@ -211,7 +211,7 @@ class User:
         self._view = self._master.edit_user(self.user_id, requests.EditUser(active=True))
 
     def deactivate(self) -> None:
-        """Forbid signing in; sessions end."""
+        """Forbid signing in; sessions and access tokens end."""
         self._view = self._master.edit_user(self.user_id, requests.EditUser(active=False))
 
     def reload(self) -> None:

@@ -57,7 +57,7 @@ class EditUser(Request):
 
 
 class ChangePassword(Request):
-    """A new password; ``current`` is needed for one's own. All other sessions of that user end."""
+    """A new password; ``current`` is needed for one's own. All other sessions and access tokens of that user end."""
 
     password: str
     current: str | None = None

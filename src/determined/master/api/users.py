@@ -69,8 +69,8 @@ async def edit_user(id: Id, asked: EditUser, request: Request, caller: Caller, d
 
 @router.post("/users/{id}/password", dependencies=[policy("write", replays=False)])
 async def change_password(id: Id, asked: ChangePassword, request: Request, caller: Caller, db: Db) -> UserView:
-    """Set a password: one's own by the current one, somebody else's as an administrator. That user's sessions end, but
-    for the one that asks."""
+    """Set a password: one's own by the current one, somebody else's as an administrator. That user's sessions and
+    access tokens end, but for the one that asks."""
     state = request.app.state
     if id != caller.user_id:
         caller.require_admin("set somebody else's password")

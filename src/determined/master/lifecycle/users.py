@@ -36,7 +36,7 @@ def edit(
     admin: bool | None = None,
     active: bool | None = None,
 ) -> User:
-    """Change a user. One who is no longer active is signed out everywhere; the last administrator stays one."""
+    """Change a user. One who is no longer active is signed out everywhere for good; the last administrator stays one."""
     user = require(tx, user_id)
     values: dict[str, object] = {}
     if username is not None and username != user.username:
@@ -54,16 +54,20 @@ def edit(
         raise errors.Refused(f"{user.username} is the only administrator; make somebody else one first")
     changed = users.update(tx, user_id, **values)
     if active is False:
-        users.revoke(tx, user_id=user_id, kinds=("session",))
+        users.revoke(tx, user_id=user_id)
     tx.changed("user", user_id)
     assert changed is not None
     return changed
 
 
 def set_password(tx: Tx, user_id: int, password_hash: str, but: int | None = None) -> User:
-    """A new password; sessions that began with the old one end, except one."""
+    """A new password: all that was let in with the old one ends, sessions and access tokens, but for the one given.
+
+    The owner's token of this machine goes on: it is good for whoever can read the master's own files.
+    """
     require(tx, user_id)
-    users.revoke(tx, user_id=user_id, kinds=("session", "setup"), but=but)
+    spared = {token_id for token_id in (but, settings.get(tx, "owner_token_id")) if token_id is not None}
+    users.revoke(tx, user_id=user_id, but=spared)
     changed = users.update(tx, user_id, password_hash=password_hash)
     tx.changed("user", user_id)
     assert changed is not None

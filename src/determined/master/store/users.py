@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -136,9 +137,9 @@ def revoke(
     user_id: int | None = None,
     allocation_id: str | None = None,
     kinds: tuple[str, ...] = (),
-    but: int | None = None,
+    but: Collection[int] = (),
 ) -> int:
-    """End all tokens of which everything given is true, except one; returns how many there were."""
+    """End all tokens of which everything given is true, except some; returns how many there were."""
     chosen: list[sa.ColumnElement[bool]] = [tokens.c.revoked_at.is_(None)]
     for column, value in ((tokens.c.id, token_id), (tokens.c.user_id, user_id)):
         if value is not None:
@@ -147,8 +148,8 @@ def revoke(
         chosen.append(tokens.c.allocation_id == allocation_id)
     if kinds:
         chosen.append(tokens.c.kind.in_(kinds))
-    if but is not None:
-        chosen.append(tokens.c.id != but)
+    if but:
+        chosen.append(tokens.c.id.not_in(but))
     return tx.execute(sa.update(tokens).where(*chosen).values(revoked_at=tx.now)).rowcount
 
 

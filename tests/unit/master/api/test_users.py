@@ -51,7 +51,7 @@ def test_the_setup_secret_sets_the_owners_password_once(master: Master) -> None:
     assert not is_good(master, secret)
 
 
-def test_a_session_ends_with_the_password_but_the_one_that_changed_it(master: Master) -> None:
+def test_sessions_and_tokens_end_with_the_password_but_the_one_that_changed_it(master: Master) -> None:
     ada = master.make("POST", "/users", username="ada", password=PASSWORD)
     first, second = sign_in(master, "ada"), sign_in(master, "ada")
     program = master.make("POST", "/tokens", first, name="nightly")["token"]
@@ -60,7 +60,7 @@ def test_a_session_ends_with_the_password_but_the_one_that_changed_it(master: Ma
     assert master.ask("POST", f"/users/{ada['id']}/password", first, json=body).status_code == 403
     body["current"] = PASSWORD
     assert master.ask("POST", f"/users/{ada['id']}/password", first, json=body).status_code == 200
-    assert (is_good(master, first), is_good(master, second), is_good(master, program)) == (True, False, True)
+    assert (is_good(master, first), is_good(master, second), is_good(master, program)) == (True, False, False)
     assert master.ask("POST", "/auth/login", None, json={"username": "ada", "password": PASSWORD}).status_code == 401
 
 
@@ -86,6 +86,20 @@ def test_a_session_ends_at_once(master: Master, how: str) -> None:
         bob = master.get("/me", program)["id"]
         master.make("PATCH", f"/users/{bob}", active=False)
         assert not is_good(master, program)
+        # For good: who may sign in again gets new ones.
+        master.make("PATCH", f"/users/{bob}", active=True)
+        assert not is_good(master, program)
+
+
+def test_the_owners_token_of_this_machine_outlives_their_password(master: Master) -> None:
+    me = master.get("/me")["id"]
+    other = master.make("POST", "/tokens", name="elsewhere")["token"]
+    assert is_good(master, other)
+    for password in (PASSWORD, "a new lantern"):
+        session = sign_in(master, master.settings.owner_name) if password != PASSWORD else None
+        body = {"password": password, "current": PASSWORD}
+        assert master.ask("POST", f"/users/{me}/password", session or master.owner, json=body).status_code == 200
+        assert is_good(master, master.owner) and not is_good(master, other)
 
 
 def test_a_token_may_do_no_more_than_its_maker_and_its_scopes(master: Master) -> None:
