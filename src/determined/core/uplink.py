@@ -27,6 +27,7 @@ MOST_LINES = 1000
 MOST_BYTES = 1 << 20
 HEARTBEAT_SECONDS = 5.0
 _WATCH_SECONDS = 0.03
+_FIRST_WORD_SECONDS = 0.1
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 5.0
 _TIMEOUT_SECONDS = 10.0
@@ -212,7 +213,8 @@ class Shipper:
 
     def _ship(self) -> None:
         retry_seconds = 0.0
-        spoke_at = float("-inf")
+        # Whoever has something to say at once says with it that it is there.
+        spoke_at = time.monotonic() - self._heartbeat_seconds + min(_FIRST_WORD_SECONDS, self._heartbeat_seconds)
         while not self._closed:
             began = time.monotonic()
             batch = next((batch for tail in self._tails if (batch := tail.next_batch()) is not None), None)

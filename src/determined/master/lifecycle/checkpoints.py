@@ -131,6 +131,8 @@ def deletable(tx: Tx, experiment_id: int, trial_id: int | None = None) -> list[s
     experiment = experiments.require(tx, experiment_id)
     policy = policy_of(experiment)
     found = [Kept(*row) for row in checkpoints.usable(tx, experiment_id=experiment_id, trial_id=trial_id)]
+    if not found:
+        return []
     referenced = {
         *checkpoints.registered(tx, experiment_id=experiment_id),
         *checkpoints.used(tx, experiment_id=experiment_id, trial_id=trial_id),

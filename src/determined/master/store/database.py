@@ -167,14 +167,15 @@ class Database:
         transactions: list[Tx] = []
         has_changes = has_moves = False
         try:
-            with self.engine.connect() as connection, connection.begin():
+            with self.engine.connect() as connection, connection.begin() as whole:
+                is_alone = len(group) == 1
                 for change, future in group:
                     if not future.set_running_or_notify_cancel():
                         continue
                     tx = Tx(connection, self.clock(), self._memory)
                     transactions.append(tx)
                     try:
-                        with connection.begin_nested():
+                        with contextlib.nullcontext() if is_alone else _part(connection):
                             results.append((future, change(tx), None))
                             has_changes = has_changes or tx.has_changes
                         has_moves = has_moves or tx.has_moves
@@ -183,6 +184,8 @@ class Database:
                     except BaseException as error:
                         tx.undone()
                         results.append((future, None, error))
+                        if is_alone:
+                            whole.rollback()
         except BaseException as error:
             for tx in reversed(transactions):
                 tx.undone()
@@ -198,6 +201,22 @@ class Database:
                 future.set_result(result)
         for watcher in (*(self._watchers if has_changes else ()), *(self._move_watchers if has_moves else ())):
             watcher()
+
+
+@contextlib.contextmanager
+def _part(connection: sa.Connection) -> Iterator[None]:
+    """What fails in here is taken back, and nothing else of the transaction."""
+    # Not begin_nested: it compiles two statements anew each time, which costs as much as a small change.
+    connection.exec_driver_sql("SAVEPOINT part")
+    try:
+        yield
+    except sa.exc.OperationalError:
+        raise  # all of it is taken back
+    except BaseException:
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT part")
+        connection.exec_driver_sql("RELEASE SAVEPOINT part")
+        raise
+    connection.exec_driver_sql("RELEASE SAVEPOINT part")
 
 
 class StoreUnavailable(errors.DeterminedError):
