@@ -45,6 +45,7 @@ class FakePool:
     """Gangs in memory. ``faults`` lists broken promises: a slot taken twice, a gang without all its nodes, ..."""
 
     queues_itself = False
+    device = "cpu"
 
     def __init__(self, nodes: Sequence[Node] = (Node("local", (0, 1, 2, 3)),), name: str = "default") -> None:
         self.name = name

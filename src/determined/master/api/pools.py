@@ -107,7 +107,7 @@ def _find(state: Any, agent_id: str) -> tuple[str, str, Any]:
 def _view(state: Any, agent_id: str, pool: str, node: Any, held: _Held) -> AgentView:
     machine = state.engine.machines.get(pool, node.id)
     slots = held.get((pool, node.id), {})
-    device = getattr(state.pools.get(pool), "device", "slot")
+    device = getattr(state.pools.get(pool), "device", "cpu")
     return AgentView(
         id=agent_id,
         pool=pool,

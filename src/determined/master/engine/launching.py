@@ -39,7 +39,6 @@ class Site:
     settings: Settings
     url: str = ""
     cluster_id: str = ""
-    device: str = "cpu"  # what a slot is: cpu, cuda or rocm
 
     @property
     def cert_file(self) -> str | None:
@@ -83,8 +82,10 @@ class _Work:
     default_entrypoint: list[str]
 
 
-def prepare(tx: Tx, allocation_id: str, site: Site) -> Gang | None:
+def prepare(tx: Tx, allocation_id: str, site: Site, device: str = "cpu") -> Gang | None:
     """The gang of an allocation that is to start, and a token for it; None if it is to stop or has ended by now.
+
+    ``device`` is what the slots of its pool are: cpu, cuda or rocm.
 
     Every call makes a new token: an earlier one stays good, should the gang have been started with it.
     """
@@ -100,7 +101,7 @@ def prepare(tx: Tx, allocation_id: str, site: Site) -> Gang | None:
     token = _token(tx, allocation)
     folder = site.allocation_folder(allocation_id)
     words, ranks = _command(work)
-    environment = _environment(work.config, site.device)
+    environment = _environment(work.config, device)
     nodes = [*allocation.placement.items()] or [("", [])]
     specs = []
     for rank, (node, slots) in enumerate(nodes):

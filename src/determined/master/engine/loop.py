@@ -414,7 +414,7 @@ class Lane:
         if allocation.id in self._there:
             return
         try:
-            gang = self._database.write_now(launching.prepare, allocation.id, self._site)
+            gang = self._database.write_now(launching.prepare, allocation.id, self._site, self.pool.device)
             if gang is None:
                 return  # it is to stop by now
             gang = launching.with_requirements(gang)

@@ -36,7 +36,7 @@ def edit(
     admin: bool | None = None,
     active: bool | None = None,
 ) -> User:
-    """Change a user. One who is no longer active is signed out everywhere for good; the last administrator stays one."""
+    """Change a user. One who is not active any more is signed out everywhere, for good. One administrator stays one."""
     user = require(tx, user_id)
     values: dict[str, object] = {}
     if username is not None and username != user.username:

@@ -56,6 +56,7 @@ class Pool(Protocol):
 
     name: str
     queues_itself: bool  # has a queue of its own, and is handed gangs at once
+    device: str  # what its slots are: cpu, cuda or rocm
 
     def capacity(self) -> Sequence[Node]:
         """The machines there are, with their enabled slots."""

@@ -57,6 +57,7 @@ class LocalPool:
         self._python = python
         self._environ = dict(os.environ if environ is None else environ)
         self._gpus = _gpus(self._environ)
+        self.device = "cuda" if self._gpus else "cpu"
         self._slots = slots if slots is not None else len(self._gpus) or _cores()
         self._starters = Starters(self._folder / "starter", self._environ) if warm else None
         self._watch: _Watch | None = None

@@ -90,6 +90,31 @@ def test_packages_are_named_by_a_file_of_the_code(scene: Scene) -> None:
     assert "missing.txt" in (scene.trials(2)[0].error or "")
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda", "rocm"])
+def test_variables_are_those_of_the_pools_device(scene: Scene, device: str) -> None:
+    scene.pool.device = device
+    variables = {name: [f"WHERE={name}"] for name in ("cpu", "cuda", "rocm")}
+    scene.submit(**SINGLE, environment={"environment_variables": variables})
+    scene.engine.round()
+    assert scene.pool.running[0].gang.specs[0].environment["WHERE"] == device
+
+
+def test_a_machine_that_a_log_policy_warns_of_is_left_to_others(scene: Scene) -> None:
+    scene.submit(**SINGLE, log_policies=[{"name": "ECC", "pattern": "x", "action": "exclude_node"}])
+    scene.engine.round()
+    [gang] = scene.pool.running
+    [node] = gang.gang.placement
+    scene.pool.end(gang.gang.allocation_id, Ending(outcome=Outcome.FAILED, exit_code=1, policies=["ECC"]))
+    for _ in range(2):
+        scene.engine.round()
+    [gang] = scene.pool.running
+    assert [*gang.gang.placement] != [node]
+    scene.pool.end(gang.gang.allocation_id, Ending(outcome=Outcome.FAILED, exit_code=1, policies=["ECC"]))
+    for _ in range(2):
+        scene.engine.round()
+    assert "the pool has no other machine" in (scene.trials()[0].error or "")
+
+
 def test_a_new_master_finds_its_gangs_by_looking(scene: Scene) -> None:
     scene.submit(**SINGLE)
     scene.engine.round()
