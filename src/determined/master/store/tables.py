@@ -241,7 +241,9 @@ trials = sa.Table(
     sa.Column("restarts", sa.Integer, nullable=False, default=0),
     sa.Column("losses", sa.Integer, nullable=False, default=0),  # attempts lost one after another
     _time("retry_at"),  # not to be started before
-    sa.Column("crashes", sa.Integer, nullable=False, default=0),  # the same one after another, without progress
+    sa.Column(
+        "crashes", sa.Integer, nullable=False, default=0, server_default="0"
+    ),  # the same one after another, without progress
     sa.Column("log_labels", Document),  # the log policies that were found
     sa.Column("excluded_nodes", Document),  # machines on which it is not to be started
     sa.Column("run_epoch", sa.Integer, nullable=False, default=0),
