@@ -44,7 +44,7 @@ async def edit_job(job_id: JobId, asked: EditJob, request: Request, caller: Call
     """Change its priority, weight, pool or place. Passing others by is for their owner or an administrator."""
     pools = submitting.pools_of(request.app)
     if asked.resource_pool and asked.resource_pool not in pools.sizes():
-        raise errors.Refused(f"there is no pool {asked.resource_pool!r}")
+        raise errors.Refused(f"there is no pool {asked.resource_pool!r}; the pools are {', '.join(pools.sizes())}")
     entry = await db.write(_edit, job_id, asked, caller, request.app.state.engine, pools.default)
     db.wake()
     return sending.answer(request, entry)
@@ -75,11 +75,24 @@ def _entries(tx: Tx, engine: Any, default_pool: str) -> list[QueueEntry]:
             waiting=entry.waiting,
             running=entry.running,
             position=firsts[entry.job_id].position if entry.job_id in firsts else None,
-            why=str(firsts[entry.job_id]) if entry.job_id in firsts else "",
+            why=str(firsts[entry.job_id]) if entry.job_id in firsts else _why(tx, entry, engine, default_pool),
             queued_at=entry.queued_at,
         )
         for entry in found
     ]
+
+
+def _why(tx: Tx, entry: queue.Entry, engine: Any, default_pool: str) -> str:
+    """Why something waits of which scheduling knows nothing; empty if it does not, or if no pass has seen it yet."""
+    if not entry.waiting:
+        return ""
+    pool = entry.pool or default_pool
+    pools = getattr(engine, "pools", {pool: None})
+    if pool not in pools:
+        return f"its pool {pool} is not there any more; the pools are {', '.join(pools)}: move it to one of them"
+    if entry.retry_at is not None:
+        return f"was lost again and again; it is tried again in {max(entry.retry_at - tx.now, 0.0):.0f} s"
+    return ""
 
 
 def _entry(tx: Tx, job_id: str, engine: Any, default_pool: str) -> QueueEntry:

@@ -48,6 +48,7 @@ class Entry:
     waiting: int
     running: int
     queued_at: float
+    retry_at: float | None = None  # when the first of it is tried again, if all that waits of it waits for that
 
 
 def job_id_of(experiment_id: int) -> str:
@@ -144,13 +145,17 @@ def entries(tx: Tx) -> list[Entry]:
     for experiment_id, state, count in queue.trial_states(tx, rows):
         states[experiment_id][TrialState(state)] = count
     held: dict[int, int] = dict.fromkeys(rows, 0)
-    for trial_id, _, _, _, experiment_id, _ in queue.trials(tx):
+    retries: dict[int, list[float]] = {}
+    for trial_id, _, state, retry_at, experiment_id, _ in queue.trials(tx):
+        if state == TrialState.QUEUED.value and retry_at is not None and retry_at > tx.now:
+            retries.setdefault(experiment_id, []).append(retry_at)
         if experiment_id in held and (row := holding.get(task_id_of(trial_id))) is not None:
             held[experiment_id] += row[3]
     found = []
     for experiment_id, name, user_id, state, wanted, pool, priority, weight, slots, queued_at in rows.values():
         its_states = states[experiment_id]
         waiting = its_states.get(TrialState.QUEUED, 0)
+        pauses = retries.get(experiment_id, [])
         found.append(
             Entry(
                 job_id=job_id_of(experiment_id),
@@ -166,8 +171,10 @@ def entries(tx: Tx) -> list[Entry]:
                 waiting=waiting,
                 running=sum(count for state, count in its_states.items() if state.has_allocation),
                 queued_at=queued_at,
+                retry_at=min(pauses) if len(pauses) == waiting and pauses else None,
             )
         )
+    pauses_of_tasks = {row[0]: row[7] for row in queue.tasks(tx) if row[7] is not None and row[7] > tx.now}
     for task_id, name, kind, user_id, state, wanted, pool, priority, weight, slots, queued_at in queue.tasks_in_line(
         tx
     ):
@@ -187,6 +194,7 @@ def entries(tx: Tx) -> list[Entry]:
                 waiting=int(its_state is TaskState.QUEUED),
                 running=int(its_state.has_allocation),
                 queued_at=queued_at,
+                retry_at=pauses_of_tasks.get(task_id),
             )
         )
     return sorted(found, key=lambda entry: (entry.priority, entry.queued_at, entry.job_id))

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from determined.master.store import tasks
+from tests.flow.processes import wait_until
 from tests.unit.master.api.scenes import submit
 from tests.unit.master.api.serving import Master
 
@@ -100,6 +102,28 @@ def test_the_queue_is_shown_and_changed(master: Master) -> None:
     assert master.ask("PATCH", "/jobs/job-99", json={"priority": 1}).status_code == 404
     assert master.ask("PATCH", "/jobs/job-1", json={"ahead_of": "x", "behind": "y"}).status_code in (400, 404)
     assert master.ask("PATCH", "/jobs/job-1", json={"resource_pool": "none"}).status_code == 409
+
+
+def test_everything_that_waits_says_why(master: Master) -> None:
+    master.run(machines(master))
+    refused = master.ask("POST", "/tasks", json={"kind": "job", "config": JOB.replace("slots: 1", "slots: 9")})
+    assert "resources.slots asks for 9 slots, and pool default has 1 slot in all" in refused.json()["message"]
+    refused = master.ask("POST", "/tasks", json={"kind": "job", "config": JOB.replace("slots: 1", "resource_pool: a")})
+    assert "names a pool 'a' that there is not; the pools are default" in refused.json()["message"]
+    master.make("PATCH", "/agents/local", enabled=False)
+    master.make("POST", "/tasks", kind="job", config=JOB)
+    master.write(tasks.update, master.make("POST", "/tasks", kind="job", config=JOB)["id"], resource_pool="gone")
+    master.write(tasks.update, master.make("POST", "/tasks", kind="job", config=JOB)["id"], retry_at=4e9)
+
+    def whys() -> list[str]:
+        return [entry["why"] for entry in master.get("/jobs")]
+
+    assert wait_until(
+        lambda: bool(whys()[0]) and whys()[2].startswith("was lost again and again; it is tried again in ")
+    )
+    closed, gone, _ = whys()
+    assert closed == "needs 1 slot, and no machine that takes new work has any"
+    assert gone == "its pool gone is not there any more; the pools are default: move it to one of them"
 
 
 def test_pools_and_machines_are_shown_and_switched(master: Master) -> None:

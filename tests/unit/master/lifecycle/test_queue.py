@@ -170,3 +170,18 @@ def test_a_long_queue_is_read_quickly(world: World) -> None:
         assert len(world.look(queue.requests)) == 3000
         best = min(best, time.perf_counter() - begun)
     assert best < 0.2
+
+
+def test_what_was_lost_again_and_again_says_when_it_is_tried_again(world: World) -> None:
+    (trial,) = world.trials(world.create().id)
+    for _ in range(4):
+        world.start(trial)
+        world.exit(trial, Outcome.LOST)
+        world.later(600.0)
+    world.start(trial)
+    world.exit(trial, Outcome.LOST)
+    (entry,) = world.look(queue.entries)
+    assert entry.waiting == 1 and entry.retry_at is not None and entry.retry_at > world.clock[0]
+    world.later(600.0)
+    (entry,) = world.look(queue.entries)
+    assert entry.retry_at is None
