@@ -239,6 +239,21 @@ def test_ctrl_c_only_stops_looking(place: Place) -> None:
     place.det("e", "wait", str(experiment))
 
 
+def test_chosen_lines_of_all_trials_are_followed_to_the_end(place: Place) -> None:
+    with gate(place, "chosen") as path:
+        x = {"type": "categorical", "vals": [1.0, 2.0, 3.0]}
+        experiment = place.create({"x": x, "gate": str(path)})
+        following = place.start("e", "logs", "-f", str(experiment), "--grep", "begins")
+        assert following.stdout is not None
+        lines = [following.stdout.readline(), following.stdout.readline()]
+        path.touch()
+        rest, _ = following.communicate(timeout=120)
+        assert following.returncode == 0
+        lines += rest.splitlines()
+    assert len(lines) == 3 and all("begins" in line for line in lines)
+    assert len({line.partition("]")[0] for line in lines}) == 3 and lines[0].startswith("[trial ")
+
+
 def test_a_master_that_comes_back_at_another_port_is_followed(place: Place) -> None:
     with gate(place, "moved") as path:
         experiment = place.create({"x": 1.0, "gate": str(path)})

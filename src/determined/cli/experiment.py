@@ -507,13 +507,12 @@ def show_logs(
     if follow and wanted == logs.Wanted() and form is render.Format.TABLE:
         raise typer.Exit(following.experiment(master, view.id, with_logs=True))
     trials = master.experiment_trials(view.id, limit=_ALL).items
-    if follow and len(trials) == 1:
+    if follow and view.trial_count == len(trials) == 1:
         following.trial(master, trials[0].id, wanted, form)
         return
     if follow:
-        raise typer.BadParameter(
-            "-f follows all trials, unfiltered; for one trial with filters: det trial logs -f TRIAL ..."
-        )
+        following.chosen_lines(master, view.id, wanted, form)
+        return
     for each in trials:
         prefix = f"[trial {each.id}] " if len(trials) > 1 else ""
         logs.show(master, f"trial-{each.id}", wanted, form, prefix)

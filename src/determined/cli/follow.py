@@ -41,6 +41,31 @@ def trial(master: Master, trial_id: int, wanted: logs.Wanted, form: render.Forma
         raise logs.detached(f"Trial {trial_id}", f"det t logs -f {trial_id}", f"det t kill {trial_id}") from None
 
 
+def chosen_lines(
+    master: Master, experiment_id: int, wanted: logs.Wanted, form: render.Format = render.Format.TABLE
+) -> None:
+    """Print the lines that are wanted of all trials' logs until the experiment ends. Ctrl-C only stops looking."""
+    readers: dict[int, _ChosenLines] = {}
+
+    def read() -> bool:
+        has_ended = master.experiment(experiment_id).state in ENDED
+        for each in master.experiment_trials(experiment_id, limit=_MOST_TRIALS).items:
+            if each.id not in readers and each.state not in ("QUEUED", "ACTIVE"):
+                readers[each.id] = _ChosenLines(master, each.id, wanted, form)
+        for reader in readers.values():
+            reader.read()
+        return has_ended
+
+    try:
+        for has_ended in _looks(read, 2 * _POLL_SECONDS):
+            if has_ended:
+                return
+    except KeyboardInterrupt:
+        raise logs.detached(
+            f"Experiment {experiment_id}", f"det e logs -f {experiment_id}", f"det e kill {experiment_id}"
+        ) from None
+
+
 def wait(master: Master, experiment_id: int, seconds: float = _POLL_SECONDS) -> ExperimentView:
     """The experiment, when it has ended."""
     for view in _looks(lambda: master.experiment(experiment_id), seconds):
@@ -129,6 +154,33 @@ class _LogReader:
             self._after = lines[-1].id
             if len(lines) < 1000:
                 break
+
+
+class _ChosenLines:
+    """Reads on in the log of one trial and prints what is wanted of it; what was looked at is not looked at again."""
+
+    def __init__(self, master: Master, trial_id: int, wanted: logs.Wanted, form: render.Format) -> None:
+        self._master = master
+        self._trial_id = trial_id
+        self._filters = wanted.filters()
+        self._tail = wanted.tail
+        self._form = form
+        self._after: int | None = None
+
+    def read(self) -> None:
+        newest = self._master.trial_logs(self._trial_id, tail=1)
+        if not newest or newest[-1].id == self._after:
+            return
+        while True:
+            place = {"tail": self._tail} if self._tail else {"after": self._after, "limit": 1000}
+            lines = self._master.trial_logs(self._trial_id, **place, **self._filters)
+            for line in lines:
+                logs.show_line(line, self._form, f"[trial {self._trial_id}] ")
+                self._after = line.id
+            if self._tail or len(lines) < 1000:
+                break
+        self._tail = None
+        self._after = max(self._after or 0, newest[-1].id)
 
 
 def _looks(look: Callable[[], Seen], seconds: float, board: Board | None = None) -> Iterator[Seen]:

@@ -61,7 +61,7 @@ def show(
 ) -> None:
     """Print the lines there are."""
     for line in read(master, task_id, wanted):
-        _print(line, form, prefix, write)
+        show_line(line, form, prefix, write)
 
 
 def follow(
@@ -80,7 +80,7 @@ def follow(
         try:
             for line in master.follow_task_logs(task_id, **start, **filters):
                 start, is_away = {"after": line.id}, False
-                _print(line, form, "", write)
+                show_line(line, form, "", write)
             return
         except errors.MasterUnreachable as error:
             if not is_away:
@@ -134,7 +134,8 @@ def text_of(line: LogLine, prefix: str = "") -> str:
     return f"{prefix}{clock}{rank}{level} {render.log_line(line.text)}"
 
 
-def _print(line: LogLine, form: render.Format, prefix: str, write: Callable[[str], None] | None) -> None:
+def show_line(line: LogLine, form: render.Format, prefix: str = "", write: Callable[[str], None] | None = None) -> None:
+    """Print a line as it is wanted."""
     if form in (render.Format.JSON, render.Format.JSONL):
         render.document(as_row(line), render.Format.JSONL)
     elif write is not None:
