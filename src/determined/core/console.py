@@ -153,8 +153,9 @@ class Console:
         return f"{self.unit} {steps}"
 
     def _now_at(self) -> float | None:
-        if self._total:
-            return min(self._count() / self._total, 1.0)
+        count = self._count()
+        if self._total and count:  # 0 as well when training has ended, which is not to look like its beginning
+            return min(count / self._total, 1.0)
         return self._fraction
 
     def _line(self, width: int) -> str:

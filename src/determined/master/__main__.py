@@ -18,7 +18,6 @@ import resource
 import socket
 import ssl
 import sys
-import time
 from collections.abc import Coroutine, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -29,6 +28,7 @@ from fastapi import FastAPI
 import determined
 from determined import errors
 from determined.master import app as composition
+from determined.master import own_log
 from determined.master import settings as master_settings
 from determined.master.api.gate import HEADERS
 from determined.master.listening import bounded_protocol
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         composition.make_private(settings.state_dir)
         with _lock(settings.state_dir / "lock"):
-            _start_log(settings)
+            own_log.start(settings.log_file, settings.log_level.upper())
             return _run(settings)
     except errors.DeterminedError as error:
         if logger.hasHandlers():
@@ -110,28 +110,6 @@ def _lock(path: pathlib.Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _start_log(settings: Settings) -> None:
-    """The log goes to master.log, and to standard error unless that is the same file."""
-    root = logging.getLogger()
-    level = settings.log_level.upper()
-    root.setLevel(level)
-    descriptor = os.open(settings.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, 0o600)
-    streams: list[Any] = [os.fdopen(descriptor, "a", buffering=1, errors="backslashreplace")]
-    with contextlib.suppress(OSError, ValueError):
-        if not os.path.samestat(os.fstat(2), os.fstat(descriptor)):
-            streams.append(sys.stderr)
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    for stream in streams:
-        handler = logging.StreamHandler(stream)
-        handler.setFormatter(formatter)
-        root.addHandler(handler)
-    for name in ("uvicorn", "uvicorn.error", "asyncio"):
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
-    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def _run(settings: Settings) -> int:

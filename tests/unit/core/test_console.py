@@ -56,6 +56,15 @@ def test_pace_and_time_left_are_told() -> None:
     assert "step 400  loss 0.5  40%  10 steps/s  1m00s left" in stream.getvalue()
 
 
+def test_the_end_of_training_does_not_look_like_its_beginning() -> None:
+    stream, clock, done = io.StringIO(), Clock(), [100]
+    console = Console(stream, clock=clock, count=lambda: done[0])
+    console.progress(1.0)
+    done[0] = 0  # nobody watches any more
+    console.report([row(100, loss=0.5)])
+    assert stream.getvalue() == "step 100  loss 0.5  100%\n"
+
+
 def test_a_long_run_gets_a_line_at_most_every_thirty_seconds() -> None:
     stream, clock = io.StringIO(), Clock()
     console = Console(stream, clock=clock)
