@@ -185,7 +185,9 @@ def _operate(context: typer.Context, which: Sequence[str], operation: str, done:
             print(f"Experiment {each} {done}", flush=True)
         except (errors.NotFound, errors.Refused, errors.Forbidden) as error:
             failed = True
-            print(f"det: experiment {each}: {render.sentences(error)}", file=sys.stderr)
+            about = f"experiment {each}"
+            says = render.sentences(error)
+            print(f"det: {says if about in says else f'{about}: {says}'}", file=sys.stderr)
     if failed:
         raise typer.Exit(1)
 

@@ -27,7 +27,7 @@ def login(
     context: typer.Context,
     username: Annotated[str | None, typer.Argument(help="Who; asked for if absent.")] = None,
 ) -> None:
-    """Sign in with a password; it is asked for, or comes from $DET_PASS."""
+    """Sign in with a password; it is asked for, or comes from $DET_PASS or a pipe."""
     from determined.client.credentials import Credentials
     from determined.client.master import Master
 
@@ -35,7 +35,7 @@ def login(
     around = session.surroundings(context)
     url = session.address(context)
     name = username or settings.user or typer.prompt("User", err=True)
-    password = around.password or typer.prompt("Password", hide_input=True, err=True)
+    password = around.password or _password()
     signed_in = Master(url).login(name, password)
     Credentials(around.config_folder).remember(Master(url).url, name, signed_in.token)
     print(render.plain(f"Signed in as {signed_in.user.username} at {url}"))
@@ -179,6 +179,12 @@ def _edit(context: typer.Context, who: str, **changes: Any) -> None:
 
 def _find(master: Master, name: str) -> UserView:
     return choose.one("user", name, master.users(), lambda user: (user.id, user.username))
+
+
+def _password() -> str:
+    if sys.stdin.isatty():
+        return str(typer.prompt("Password", hide_input=True, err=True))
+    return sys.stdin.readline().rstrip("\n")
 
 
 def _new_password() -> str:
