@@ -269,13 +269,10 @@ class Shipper:
         """Whether who refuses us is who ordered this, and not a stranger at the same address."""
         if not self._cluster_id:
             return True
-        if not self._is_our_master():
-            self._is_refused = False
-            return False
-        if not self._is_refused:
-            # It may have been said by a stranger who has just left: our master is asked again, and nobody else.
-            self._is_refused = True
-            self._session.close()
+        # What was said by a stranger, perhaps one who has just left, is not asked of them again.
+        self._session.close()
+        was_refused, self._is_refused = self._is_refused, self._is_our_master()
+        if not (was_refused and self._is_refused):
             return False
         return True
 
