@@ -98,14 +98,19 @@ class Session:
         new one for each call, so that only this method's own attempts count as one.
         """
         sent, headers = self._prepare(method, body, data, headers, key)
-        response, connection = self._ask(method, path, query, sent, headers, timeout, attempts or self.attempts)
-        with _as_unreachable(self.url):
-            content = _decoded(response, response.read())
-        self._keep(connection, response)
-        answer = Answer(response.status, _lower(response), content)
-        if response.status >= 400:
-            raise problem(answer)
-        return answer
+        is_first = True
+        while True:
+            response, connection = self._ask(method, path, query, sent, headers, timeout, attempts or self.attempts)
+            with _as_unreachable(self.url):
+                content = _decoded(response, response.read())
+            self._keep(connection, response)
+            answer = Answer(response.status, _lower(response), content)
+            if response.status < 400:
+                return answer
+            # Somebody else may have the address of a master that has moved.
+            if not (is_first and _explained(answer) is None and self._has_moved()):
+                raise problem(answer)
+            is_first = False
 
     @contextlib.contextmanager
     def stream(
@@ -163,6 +168,7 @@ class Session:
         url = self._moved() if self._moved is not None else None
         if url is None or url.rstrip("/") == self.url:
             return False
+        self.close()
         self._place(url)
         return True
 
@@ -262,11 +268,11 @@ class Stream:
 
 def problem(answer: Answer) -> errors.DeterminedError:
     """The exception that an answer with an error status stands for."""
-    try:
-        said = json.loads(answer.body)
+    said = _explained(answer)
+    if said is not None:
         code, message = str(said["code"]), str(said["message"])
         details = said.get("details") or []
-    except (ValueError, KeyError, TypeError):
+    else:
         code, details = _CODES.get(answer.status, "error"), []
         message = f"the answer is status {answer.status} without an explanation: is it a master that answers there?"
     kind = _classes().get(code, errors.DeterminedError)
@@ -276,6 +282,15 @@ def problem(answer: Answer) -> errors.DeterminedError:
     error.code = code
     error.details = details  # type: ignore[attr-defined]
     return error
+
+
+def _explained(answer: Answer) -> dict[str, Any] | None:
+    """What a master says of an error; None from anybody else."""
+    try:
+        said = json.loads(answer.body)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) and {"code", "message"} <= said.keys() else None
 
 
 def quoted(part: object) -> str:

@@ -52,7 +52,9 @@ class Settings(Section):
     host: Name = pydantic.Field(
         "127.0.0.1", description="Address to listen on. Others than this machine's own need a signed-in administrator."
     )
-    port: Port = pydantic.Field(8080, description="Port to listen on; 0 takes any that is free.")
+    port: Port = pydantic.Field(
+        8080, description="Port to listen on; 0 takes any that is free, the last one again if it is."
+    )
     url: Name | None = pydantic.Field(
         None, description="Where nodes and people reach this master; absent: worked out from `host` and `port`."
     )

@@ -130,6 +130,23 @@ def test_one_that_serves_elsewhere_by_now_is_found() -> None:
         session.close()
 
 
+def test_a_stranger_at_the_old_address_is_not_taken_for_it() -> None:
+    stranger = Reply(404, b"<html>")
+    with serving(then=stranger) as other, serving(then=Reply(body=b"[1]")) as server:
+        session = Session(other.url, moved=lambda: server.url)
+        assert session.get("/x") == [1] and len(other.asked) == 1
+        session.close()
+        session = Session(other.url, moved=lambda: None)
+        with pytest.raises(errors.NotFound, match="is it a master"):
+            session.get("/x")
+        session.close()
+    with serving(then=problem("not_found", status=404)) as server:
+        session = Session(server.url, moved=lambda: "http://127.0.0.1:1")
+        with pytest.raises(errors.NotFound, match="because"):
+            session.get("/x")
+        session.close()
+
+
 @pytest.mark.parametrize("known", [[None], ["same"], ["http://127.0.0.1:1", "http://127.0.0.1:2"]])
 def test_one_that_is_nowhere_is_not_looked_for_for_ever(known: list[str | None]) -> None:
     with serving() as server:
