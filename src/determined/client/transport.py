@@ -107,9 +107,13 @@ class Session:
             answer = Answer(response.status, _lower(response), content)
             if response.status < 400:
                 return answer
-            # Somebody else may have the address of a master that has moved.
-            if not (is_first and _explained(answer) is None and self._has_moved()):
+            if self._moved is None or _explained(answer) is not None:
                 raise problem(answer)
+            # Somebody else has the address of a master that has gone, and may be elsewhere.
+            if not (is_first and self._has_moved()):
+                raise errors.MasterUnreachable(
+                    f"the master at {self.url} cannot be reached: something else answers there (status {answer.status})."
+                )
             is_first = False
 
     @contextlib.contextmanager
