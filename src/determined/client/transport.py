@@ -107,7 +107,7 @@ class Session:
             answer = Answer(response.status, _lower(response), content)
             if response.status < 400:
                 return answer
-            if self._moved is None or _explained(answer) is not None:
+            if self._moved is None or method == "HEAD" or _explained(answer) is not None:
                 raise problem(answer)
             # Somebody else has the address of a master that has gone, and may be elsewhere.
             if not (is_first and self._has_moved()):

@@ -144,6 +144,8 @@ def test_a_stranger_at_the_old_address_is_not_taken_for_it() -> None:
         session = Session(server.url, moved=lambda: "http://127.0.0.1:1")
         with pytest.raises(errors.NotFound, match="because"):
             session.get("/x")
+        with pytest.raises(errors.NotFound):
+            session.call("HEAD", "/x")  # to which nobody says more than a status
         session.close()
 
 
