@@ -142,6 +142,14 @@ def test_what_is_wrong_already_here_starts_no_master(place: Place) -> None:
     assert "starting a master" not in place.said and "grit" in place.said
 
 
+def test_the_first_command_starts_a_master_and_says_so(place: Place) -> None:
+    place.det("e", "list")
+    assert "starting a master on this machine" in place.said
+    assert "'det master down' stops it" in place.said
+    assert place.det("e", "list") == ""
+    assert place.said == "No experiments yet; 'det experiment create' makes one.\n"
+
+
 def test_a_password_may_come_from_a_pipe(place: Place) -> None:
     def piped(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "determined.cli.main", *arguments]
@@ -153,14 +161,6 @@ def test_a_password_may_come_from_a_pipe(place: Place) -> None:
     assert (wrong.returncode, wrong.stderr) == (1, "det: the username or the password is wrong\n")
     signed_in = piped("a long first password\n", "user", "login", "hopper")
     assert signed_in.stdout.startswith("Signed in as hopper at ") and signed_in.stderr == ""
-
-
-def test_the_first_command_starts_a_master_and_says_so(place: Place) -> None:
-    place.det("e", "list")
-    assert "starting a master on this machine" in place.said
-    assert "'det master down' stops it" in place.said
-    assert place.det("e", "list") == ""
-    assert place.said == "No experiments yet; 'det experiment create' makes one.\n"
 
 
 def test_an_experiment_from_its_creation_to_its_checkpoint(place: Place) -> None:

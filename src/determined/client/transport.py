@@ -112,7 +112,7 @@ class Session:
             # Somebody else has the address of a master that has gone, and may be elsewhere.
             if not (is_first and self._has_moved()):
                 raise errors.MasterUnreachable(
-                    f"the master at {self.url} cannot be reached: something else answers there (status {answer.status})"
+                    f"the master at {self.url} cannot be reached: what answers there, by {answer.status}, is none."
                 )
             is_first = False
 
