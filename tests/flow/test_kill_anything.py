@@ -27,7 +27,7 @@ GRID = {
     "hyperparameters": {
         "a": {"type": "categorical", "vals": [1, 2, 3, 4]},
         "b": {"type": "categorical", "vals": [10, 20, 30, 40]},
-        "step_seconds": 0.15,
+        "step_seconds": 0.25,
     },
     "searcher": {"name": "grid", "metric": "error"},
     # A rank that is killed from outside looks like one that crashed: this search must outlive many of them.
@@ -107,7 +107,7 @@ def test_a_search_whose_processes_are_killed_at_twenty_moments_ends_the_same(
     with cluster(tmp_path / "master") as started:
         experiment_id = started.submit(code(tmp_path / "code"), config(tmp_path))
         for number in range(KILLS):
-            pause.wait(draw.uniform(0.2, 1.6))
+            pause.wait(draw.uniform(0.1, 0.8))
             kind = ("master", "node", "rank")[number % 3]
             assert wait_until(lambda kind=kind: kill_one(started, kind, draw), 60), started.log  # type: ignore[misc]
             if kind == "master":

@@ -135,7 +135,9 @@ def test_every_operation_at_every_moment(tmp_path: pathlib.Path, dies: bool) -> 
             if case.operation == "kill" and case.moment != "start":
                 latest = 3
             uuid = case.trial.latest_checkpoint
-            assert (master().checkpoint(uuid).steps_completed if uuid else 0) == latest, case
+            saved = master().checkpoint(uuid).steps_completed if uuid else 0
+            # One whose master died between the wish and the order trains on until the next master gives it.
+            assert saved == latest or (dies and case.moment == "checkpoint" and saved > latest), case
 
         # All of them go on, each in its way, to the same end.
         for case in cases:
