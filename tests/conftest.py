@@ -16,6 +16,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Nothing may be fetched. transformers asks the network for what it does not find unless it is told not to.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# What is shown on a terminal is tried with terminals of the tests' own, wherever the suite runs.
+os.environ.pop("CI", None)
+
 # A test that starts processes hands them this environment: they must not take the caller's job for theirs.
 PLACES_OF_A_RANK = [
     "GROUP_RANK",

@@ -18,7 +18,7 @@ from tests.unit.master.api.scenes import CONFIG, Run
 from tests.unit.master.api.serving import Master, serving
 
 # A release asks for a million; this is what fits into a run of the tests.
-CASES = 10_000
+CASES = 11_000
 SECONDS = 60.0
 ENDLESS = {("GET", "/api/v1/changes"), ("POST", "/api/v1/master/stop"), ("POST", "/api/v1/auth/logout")}
 # Guessing at passwords makes the master slow on purpose, for everybody at that address.
@@ -143,7 +143,7 @@ def test_nothing_that_is_sent_makes_the_master_fail(master: Master) -> None:
     p99 = sorted(fuzzer.seconds)[int(len(fuzzer.seconds) * 0.99)]
     print(f"{total} cases on {len(chosen)} routes: {dict(fuzzer.statuses)}; p99 {p99 * 1000:.0f} ms")
     assert not fuzzer.faults, "\n".join(fuzzer.faults)
-    assert total >= 1000 and fuzzer.statuses[401] < 100 and fuzzer.statuses[200] > 200
+    assert total >= 1000 and fuzzer.statuses[401] < total / 20 and fuzzer.statuses[200] > total / 20
 
 
 def _sendable(headers: Any) -> dict[str, str]:

@@ -136,8 +136,9 @@ def test_every_operation_at_every_moment(tmp_path: pathlib.Path, dies: bool) -> 
                 latest = 3
             uuid = case.trial.latest_checkpoint
             saved = master().checkpoint(uuid).steps_completed if uuid else 0
-            # One whose master died between the wish and the order trains on until the next master gives it.
-            assert saved == latest or (dies and case.moment == "checkpoint" and saved > latest), case
+            # The wish may arrive after the checkpoint was done: then it trains on for as long.
+            is_late = case.moment == "checkpoint" and case.operation != "kill" and saved > latest
+            assert saved == latest or is_late, case
 
         # All of them go on, each in its way, to the same end.
         for case in cases:
