@@ -76,7 +76,7 @@ CONFIG: dict[str, Any] = {
     "scheduling_unit": 5,
     "max_restarts": 30,
     "reproducibility": {"experiment_seed": 11},
-    "environment": {"environment_variables": ["BATCH_SECONDS=0.02", "OMP_NUM_THREADS=1"]},
+    "environment": {"environment_variables": ["BATCH_SECONDS=0.04", "OMP_NUM_THREADS=1"]},
 }
 
 
@@ -132,7 +132,7 @@ def test_eight_networks_killed_on_the_way(started: Cluster, code: pathlib.Path, 
     draw, pause = random.Random(5), threading.Event()
     experiment_id = started.submit(code, CONFIG)
     for number in range(KILLS):
-        pause.wait(draw.uniform(0.3, 1.5))
+        pause.wait(draw.uniform(0.1, 0.5))
         kind = ("rank", "master", "node")[number % 3]
         assert wait_until(lambda kind=kind: kill_one(started, kind, draw), 60), started.log  # type: ignore[misc]
         if kind == "master":

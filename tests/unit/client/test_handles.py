@@ -123,7 +123,9 @@ def test_experiments_are_listed(det: Determined, master: tuple[Master, str]) -> 
 def test_trials_metrics_logs_and_checkpoints(
     det: Determined, master: tuple[Master, str], tmp_path: pathlib.Path
 ) -> None:
-    run = Run(master[0], hparams={"lr": 0.5}, config={"searcher": {"name": "single", "metric": "loss"}})
+    # All are kept: the master would remove the worst while it is looked at.
+    keeping = {"searcher": {"name": "single", "metric": "loss"}, "checkpoint_storage": {"save_trial_best": 3}}
+    run = Run(master[0], hparams={"lr": 0.5}, config=keeping)
     uuids = []
     for steps, loss in ((1, 0.5), (2, 0.1), (3, 0.9)):
         run.metrics(steps, "training", loss=loss * 2)
